@@ -52,7 +52,13 @@ def launched(
         return tuple(StoredValue(name, format or PLAIN) for name, _, format in parts)
 
     read, written = stored(reads), stored(writes)
-    result: Any = SimpleNamespace(cycles=1000, time_us=1.0, runs=(), workspace_bytes=workspace)
+    result: Any = SimpleNamespace(
+        cycles=1000,
+        time_us=1.0,
+        runs=(),
+        workspace_bytes=workspace,
+        device=load_device("ascend910"),
+    )
     return LaunchedOperation(
         name=f"makes {writes}",
         kind="k",

@@ -105,7 +105,9 @@ def test_kept_bytes_are_those_of_values_that_somebody_still_reads(
 
 def test_images_per_second_are_those_of_all_cards(tmp_path: Path) -> None:
     """Three images on each of four cards in 2 us of kernels and 1 us that the exchange adds."""
-    result: Any = SimpleNamespace(cycles=2000, time_us=2.0)
+    result: Any = SimpleNamespace(
+        cycles=2000, time_us=2.0, runs=(), device=load_device("ascend910")
+    )
     launches = (launched("o", "x", "a", {"x": 1, "a": 1}, Timed(result)),)
     reduced = Reduced(4, 1, 8, us=5.0, hidden_us=4.25, exposed_us=0.75, slowed_us=0.25)
     step = step_of(launches, tmp_path, cards=4, reduced=reduced)

@@ -119,7 +119,7 @@ class RetiledOperation(Struct, frozen=True):
         """Microseconds of all times that it runs, with the better of both tilings."""
         if self.tuned.result is None:
             return self.launched.us
-        return min(self.launched.us, self.launched.count * self.tuned.us)
+        return min(self.launched.us, self.launched.us_of(self.tuned))
 
 
 class FarOperation(Struct, frozen=True):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from math import ceil
 
 from msgspec import Struct
 
 from npusim.kernels.parts.mem_set import MemSet
 from npusim.kernels.vector.clear_blocks import ClearBlocks
-from npusim.machine.device.spec import Device
 from npusim.machine.timing.trace import Bound, KernelRun
 from npusim.networks.plan.l2_lines import L2Traffic
 from npusim.networks.plan.tasks import StoredValue
@@ -20,13 +20,13 @@ from npusim.results.facts.metrics import main_memory_bytes, main_memory_cycles
 CLEARING, CONVERSIONS = "clearing", "layouts"
 
 
-class LaunchedOperation(Struct, frozen=True, kw_only=True):
+class LaunchedOperation(Struct, frozen=True, kw_only=True, dict=True):
     """An operation of a step, or a conversion of ``value`` to ``format``, as it was launched.
 
     It reads and writes values as they are stored, whose bytes are ``sizes``; ``l2`` is what these
     move between the L2 and main memory after the launches before it. It runs ``count``
-    times in a row, each time on other numbers; ``timed`` is one of them. ``label`` is what the kind
-    of its layer is called.
+    times in a row, each time on other numbers; ``timed`` is one of them, and lacks that dirty lines
+    of others leave the L2 meanwhile. ``label`` is what the kind of its layer is called.
     """
 
     name: str
@@ -45,13 +45,30 @@ class LaunchedOperation(Struct, frozen=True, kw_only=True):
 
     @property
     def cycles(self) -> int:
-        """Cycles of all times that it runs, with launches."""
-        return self.count * self.timed.cycles
+        """Cycles of all times that it runs, with launches and ``waiting_cycles``."""
+        return self.count * self.timed.cycles + self.waiting_cycles
 
     @property
     def us(self) -> float:
-        """Microseconds of all times that it runs, with launches."""
-        return self.count * self.timed.us
+        """Microseconds of all times that it runs, with launches and ``waiting_us``."""
+        return self.us_of(self.timed)
+
+    def us_of(self, timed: Timed) -> float:
+        """Microseconds of all times that it runs where one of them takes as long as ``timed``."""
+        return max(self.count * timed.us, self.main_memory_us)
+
+    @cached_property
+    def waiting_cycles(self) -> int:
+        """Cycles that main memory needs for its bytes beyond those of its kernels and launches.
+
+        That is for dirty lines of other launches, whose room it takes in the L2.
+        """
+        return max(0, self.main_memory_cycles - self.count * self.timed.cycles)
+
+    @property
+    def waiting_us(self) -> float:
+        """Microseconds of ``waiting_cycles``."""
+        return self.us - self.count * self.timed.us
 
     @property
     def runs(self) -> tuple[KernelRun, ...]:
@@ -99,13 +116,24 @@ class LaunchedOperation(Struct, frozen=True, kw_only=True):
         _, written = self._simulated_bytes
         return self.l2.written_back + max(0, written - self.written_bytes)
 
-    def main_memory_cycles(self, device: Device) -> int:
-        """Cycles that main memory needs for the bytes it sends and takes; no part of ``cycles``.
+    @cached_property
+    def main_memory_cycles(self) -> int:
+        """Cycles that main memory needs for the bytes it sends and takes, 0 without a time.
 
         A kernel's own cycles have what it fetches, and of what it writes back its results beyond
         the L2. They lack the dirty lines of others.
         """
-        return ceil(main_memory_cycles(device, self.fetched_bytes, self.written_back_bytes))
+        result = self.timed.result
+        if result is None:
+            return 0
+        read, written = self.fetched_bytes, self.written_back_bytes
+        return ceil(main_memory_cycles(result.device, read, written))
+
+    @property
+    def main_memory_us(self) -> float:
+        """Microseconds of ``main_memory_cycles``."""
+        result = self.timed.result
+        return 0.0 if result is None else result.device.time_us(self.main_memory_cycles)
 
     @property
     def _simulated_bytes(self) -> tuple[int, int]:
@@ -118,6 +146,12 @@ class LaunchedOperation(Struct, frozen=True, kw_only=True):
         """Its kernels by kind: what clears is counted apart."""
         for run in self.runs:
             yield (CLEARING if run.name in (MemSet.name, ClearBlocks.name) else self.kind), run
+
+    @property
+    def waiting_kind(self) -> str:
+        """The kind among ``parts`` that ``waiting_cycles`` are counted as."""
+        kinds = dict.fromkeys(kind for kind, _ in self.parts)
+        return self.kind if self.kind in kinds or not kinds else next(iter(kinds))
 
     @property
     def kernel_names(self) -> list[str]:

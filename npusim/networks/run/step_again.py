@@ -31,7 +31,10 @@ def replay_of(
     calls = tuple(by_result.values())
     launches = tuple(
         None if operation.timed.result is None
-        else StepLaunch(places[id(operation.timed.result)], operation.count)
+        else StepLaunch(
+            places[id(operation.timed.result)], operation.count,
+            operation.fetched_bytes, operation.written_back_bytes,
+        )
         for operation in launched
     )  # fmt: skip
     if cards == 1:

@@ -51,7 +51,7 @@ class NotedStep(Protocol):
 
     @property
     def waiting_us(self) -> float:
-        """Microseconds that main memory needs beyond the times of operations."""
+        """Microseconds that operations wait for main memory beyond their kernels and launches."""
 
 
 def notes_of_step(step: NotedStep) -> Iterator[str]:
@@ -96,16 +96,13 @@ def _notes_of_main_memory(step: NotedStep) -> Iterator[str]:
                 "joins blocks would save some of that"
             )
         yield text
-        text = (
-            "energy and bounds count all that is written back, the time only what a kernel "
-            "writes back of its own results"
+    if step.waiting_us:
+        memory = step.device.main_memory_name
+        yield (
+            f"{us_text(step.waiting_us)} us of the step are waits for {memory}: no operation is "
+            "shorter than that takes for the bytes it sends and takes meanwhile, lines that others "
+            "left dirty in the L2 among them"
         )
-        if step.waiting_us:
-            text += (
-                "; were every operation at least as long as main memory takes for its bytes, "
-                f"the step would be {us_text(step.waiting_us)} us longer"
-            )
-        yield text
     if step.dirty_bytes:
         yield (
             f"{bytes_text(step.dirty_bytes)} are dirty in the L2 at the end and not counted: "

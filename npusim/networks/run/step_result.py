@@ -122,12 +122,12 @@ class StepResult(Reported, Spending, Struct, frozen=True, kw_only=True, dict=Tru
 
     @cached_property
     def cycles(self) -> int:
-        """Cycles of all kernels and launches of one card."""
+        """Cycles of all kernels and launches of one card, and of waits for main memory."""
         return sum(one.cycles for one in self.launched)
 
     @property
     def compute_us(self) -> float:
-        """Microseconds of all kernels and launches of one card."""
+        """Microseconds of ``cycles``."""
         return self.device.time_us(self.cycles)
 
     @property
@@ -250,16 +250,12 @@ class StepResult(Reported, Spending, Struct, frozen=True, kw_only=True, dict=Tru
 
     @property
     def waiting_us(self) -> float:
-        """Microseconds to add for no operation to be shorter than main memory takes for its bytes.
+        """Microseconds that operations wait for main memory beyond their kernels and launches.
 
-        They are no part of ``time_us``.
+        No operation is shorter than main memory takes for its bytes, dirty lines of others among
+        them.
         """
-        cycles = 0
-        for operation in self.launched:
-            launches = sum(run.launch_cycles for run in operation.runs)
-            alone = operation.cycles - launches
-            cycles += max(0, operation.main_memory_cycles(self.device) - alone)
-        return self.device.time_us(cycles)
+        return self.device.time_us(sum(operation.waiting_cycles for operation in self.launched))
 
     # -- where the time goes ------------------------------------------------------------------
 
@@ -313,6 +309,9 @@ class StepResult(Reported, Spending, Struct, frozen=True, kw_only=True, dict=Tru
                 us = self.device.time_us(run.cycles + run.launch_cycles)
                 times = kinds.setdefault(kind, {})
                 times[place] = times.get(place, 0.0) + us
+            if operation.waiting_cycles:
+                times = kinds.setdefault(operation.waiting_kind, {})
+                times[place] = times.get(place, 0.0) + operation.waiting_us
             operations.setdefault(f"{operation.name} ({operation.kind})", {})[place] = operation.us
         return step_verdict(self.replay, self.trials, kinds, operations)
 

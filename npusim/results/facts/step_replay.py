@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from math import ceil
 
 from msgspec import Struct
 
 from npusim.machine.device.config import figures
 from npusim.machine.device.spec import Device
 from npusim.machine.timing.trace import KernelRun
+from npusim.results.facts.metrics import main_memory_cycles
 from npusim.results.facts.replay import Replay
 
 #: Microseconds that exchanging gradients between cards adds to a step on a device, given those of
@@ -32,16 +34,22 @@ class StepCall(Struct, frozen=True):
 
 
 class StepLaunch(Struct, frozen=True):
-    """A launch of a step: the place of its call, and how often that runs in a row."""
+    """A launch of a step: the place of its call, and how often that runs in a row.
+
+    Main memory sends and takes so many bytes meanwhile.
+    """
 
     call: int
     count: int
+    fetched_bytes: int = 0
+    written_back_bytes: int = 0
 
 
 class StepReplay(Struct, frozen=True, dict=True):
     """Times a step on variants of its ``device``, with the tilings and the formats that it had.
 
-    Which operands each operation finds in the L2 stays as it was, too. ``launches`` are None where
+    Which operands each operation finds in the L2 stays as it was, too, and what main memory sends
+    and takes meanwhile. ``launches`` are None where
     an operation could not be simulated. ``exchange`` rests on ``exchange_figures``, none of one
     card.
     """
@@ -95,13 +103,22 @@ class StepReplay(Struct, frozen=True, dict=True):
 
     def total_us(self, device: Device, times: Sequence[float]) -> float:
         """Microseconds of the step on ``device``, of whose calls one takes so long each."""
-        return self.launched_us(device, self.launch_times(times))
+        return self.launched_us(device, self.launch_times(device, times))
 
-    def launch_times(self, times: Sequence[float]) -> list[float]:
-        """Microseconds of every launch, of whose calls one takes so long each."""
-        return [
-            0.0 if launch is None else launch.count * times[launch.call] for launch in self.launches
-        ]
+    def launch_times(self, device: Device, times: Sequence[float]) -> list[float]:
+        """Microseconds of every launch on ``device``, of whose calls one takes so long each.
+
+        None is shorter than main memory takes for its bytes.
+        """
+        launches = []
+        for launch in self.launches:
+            us = 0.0
+            if launch is not None:
+                moved = launch.fetched_bytes, launch.written_back_bytes
+                least_us = device.time_us(ceil(main_memory_cycles(device, *moved)))
+                us = max(launch.count * times[launch.call], least_us)
+            launches.append(us)
+        return launches
 
     def launched_us(self, device: Device, times: Sequence[float]) -> float:
         """Microseconds of the step on ``device``, whose launches take so long each."""

@@ -46,7 +46,15 @@ class StepOperation(Protocol):
 
     @property
     def cycles(self) -> int:
-        """Cycles of all times that it runs, with launches."""
+        """Cycles of all times that it runs, with launches and ``waiting_cycles``."""
+
+    @property
+    def waiting_cycles(self) -> int:
+        """Cycles that it waits for main memory beyond its kernels and launches."""
+
+    @property
+    def waiting_kind(self) -> str:
+        """The kind among ``parts`` that these are counted as."""
 
     @property
     def runs(self) -> tuple[KernelRun, ...]:
@@ -139,6 +147,13 @@ OPERATIONS: tuple[Fact[OperationColumns], ...] = (
         lambda row: row.device.time_us(row.launch_cycles),
         compared=OPERATION,
     ),
+    Fact(
+        "waiting_us",
+        "wait",
+        "\u00b5s",
+        us_text,
+        lambda row: row.device.time_us(row.operation.waiting_cycles),
+    ),
     Fact("least_us", "least", "\u00b5s", us_text, lambda row: row.least_us),
     Fact("least_by", "least by", "", str, lambda row: row.least_by),
     Fact("read_bytes", "read", "", bytes_text, lambda row: row.operation.read_bytes),
@@ -228,6 +243,9 @@ def kind_rows(
             counter["cycles"] += run.cycles + run.launch_cycles
             counter["launch_cycles"] += run.launch_cycles
             counter["bytes"] += run.gm_bytes
+        if operation.waiting_cycles:
+            counter = sums.setdefault((operation.phase, operation.waiting_kind), Counter())
+            counter["cycles"] += operation.waiting_cycles
         if operation.least is not None:
             # The least time is that of the operation, which alone makes what is cleared necessary.
             kind = operation.kind if operation.kind in kinds else next(iter(kinds))

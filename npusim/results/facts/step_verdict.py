@@ -250,7 +250,7 @@ def halved_time(replay: StepReplay, time_us: float, times: PlacedTimes) -> Halve
 
     The exchange of gradients is timed again: it may be less hidden.
     """
-    usual = replay.launch_times([call.us for call in replay.calls])
+    usual = replay.launch_times(replay.device, [call.us for call in replay.calls])
     name = max(times, key=lambda name: sum(times[name].values()))
     shorter = [us - times[name].get(place, 0.0) / 2 for place, us in enumerate(usual)]
     changed_us = replay.launched_us(replay.device, shorter)

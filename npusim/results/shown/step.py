@@ -199,8 +199,6 @@ def _main_memory(facts: Row) -> str:
             f"; at least {us_text(longest['us'])} us ({longest['resource']}), "
             f"{percent_text(longest['share'])} of the time"
         )
-        if longest["share"] > 1:
-            text += ", which does not count all of it (see the notes)"
     return text
 
 
@@ -265,6 +263,7 @@ def _piece(operation: Any) -> timeline.Piece:
         kernels,
         colour=palette.STEP_COLOURS[palette.step_group(operation.kind)],
         details=f"{operation.kind}\n{sizes}",
+        waiting_cycles=operation.waiting_cycles,
     )
 
 

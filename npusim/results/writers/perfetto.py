@@ -104,6 +104,9 @@ def save_step(result: Any, path: Path) -> None:
                 yield _slice(clock, (DEVICE_PID, 3), f"launch {run.name}", now, start, {})
                 now = start + run.cycles
                 yield _slice(clock, (DEVICE_PID, 3), run.name, start, now, args)
+            if operation.waiting_cycles:
+                start, now = now, now + operation.waiting_cycles
+                yield _slice(clock, (DEVICE_PID, 3), "wait for main memory", start, now, {})
             detail = {
                 "kind": operation.kind,
                 "read": operation.read_bytes,

@@ -225,7 +225,8 @@ def interactive(result: CallFacts) -> Figure:
 class Piece(NamedTuple):
     """Work under one name: its kernels with their titles and colours, and its own colour.
 
-    So many are ``alike`` and are drawn as one. ``details`` are lines of its tooltip.
+    So many are ``alike`` and are drawn as one. It ends ``waiting_cycles`` after its last kernel.
+    ``details`` are lines of its tooltip.
     """
 
     name: str
@@ -233,11 +234,13 @@ class Piece(NamedTuple):
     alike: int = 1
     colour: str = palette.KERNEL
     details: str = ""
+    waiting_cycles: int = 0
 
     @property
     def cycles(self) -> int:
-        """Cycles of all that are alike, with launches."""
-        return self.alike * sum(run.launch_cycles + run.cycles for run, _, _ in self.kernels)
+        """Cycles of all that are alike, with launches, and ``waiting_cycles``."""
+        kernels = sum(run.launch_cycles + run.cycles for run, _, _ in self.kernels)
+        return self.alike * kernels + self.waiting_cycles
 
 
 def in_turn(pieces: Sequence[Piece], us: float) -> tuple[list[Span], list[Span]]:
@@ -261,6 +264,7 @@ def in_turn(pieces: Sequence[Piece], us: float) -> tuple[list[Span], list[Span]]
                 details[1] += " each"
             name = f"{title} of {piece.name}"
             kernels.append(Span(name, title, start, now, colour, details="\n".join(details)))
+        now += piece.waiting_cycles
         share = share_text(now - first, all_cycles, us)
         details_of_piece = f"{piece.details}\n{share}" if piece.details else share
         wholes.append(
