@@ -47,7 +47,7 @@ def test_zeros_between_positions_are_stored_with_them() -> None:
     assert kernels(stored) == [ConvBackpropInput.name]
     assert kernels(cleared) == ["mem_set", ConvBackpropInput.name]
     took = [next(r for r in one.runs if r.computes == "input").cycles for one in (stored, cleared)]
-    assert took[0] < took[1] / 2
+    assert took[0] < 0.9 * took[1]
 
 
 @pytest.mark.parametrize("size", [(2, 2), (13, 12), (12, 31)])

@@ -21,7 +21,10 @@ from tests.silicon.sample import HIDDEN, Kernel, addition, product, write_profil
 from tests.tables import rows
 from tests.texts import text_of
 
+#: A device whose misses take nothing of the L2: its products tell `l2.read` from other figures.
 STOCK = "ascend910c"
+#: The device that it is a variant of, where the file of most figures is.
+PARENT = "ascend910b2"
 PRODUCTS = (
     *(product(512, 1024, 768), product(1024, 512, 1024), product(768, 2048, 512, turned=True)),
     *(product(1536, 64, 2048), product(256, 3072, 768, turned=True)),
@@ -93,7 +96,7 @@ def test_the_device_file_says_what_was_fitted_to_what(found: Calibration, tmp_pa
     low, high = known.range or (0, 0)
     assert float(low) <= value(device, "l2.read") <= float(high)  # type: ignore[arg-type]
     assert "p.csv (sha256 " in device.sources[known.source]
-    assert device.provenance["vector.idle_head"].inherited == STOCK
+    assert device.provenance["vector.idle_head"].inherited == PARENT
     text = (tmp_path / "mine.yaml").read_text(encoding="utf-8")
     assert f"#   vector.idle_head: {search.FEW}" in text
     with pytest.raises(ArgumentError, match="ends in"):
@@ -240,10 +243,10 @@ def test_kernels_in_our_own_columns_are_fitted_to(tmp_path: Path, few: Path) -> 
     ]
     data = tmp_path / "own.csv"
     data.write_text("\n".join([head, *rows, *others]), encoding="utf-8")
-    fit = npusim.calibrate(data, STOCK, constants=few, rounds=0)
+    fit = npusim.calibrate(data, PARENT, constants=few, rounds=0)
     assert len(fit.after) == 4
     reasons = [str(one.reason) for one in fit.left]
-    assert "measured on 950PR, which is not ascend910b2" in reasons
+    assert f"measured on 950PR, which is not {PARENT}" in reasons
     assert "trust C: its tiling is not known" in reasons
     assert any("but the cube alone takes" in reason for reason in reasons)
 

@@ -39,6 +39,9 @@ from npusim.kernels.vector.blend import Blend
 from npusim.kernels.vector.blend_periods import BlendPeriods, Periods
 from npusim.kernels.vector.library_bias_grad import LibraryBiasGrad
 from npusim.kernels.vector.row_sums import RowSums
+from npusim.kernels.windows.library_max_pool import LibraryMaxPool
+from npusim.kernels.windows.library_max_pool_grad import LibraryMaxPoolGrad
+from npusim.kernels.windows.pool import pooled
 from npusim.machine.device.catalog import load_device
 from npusim.machine.isa.operands import Tensor
 from npusim.machine.program.kernel import Kernel
@@ -49,6 +52,7 @@ from npusim.silicon.sheet import shipped_sheets
 from npusim.silicon.simulate import device_name, simulate_row
 from tests import sampled
 from tests.kernels.test_fold import CONV1, fractals_of
+from tests.kernels.test_library_max_pool import backward, forward
 from tests.ops.small_calls import CALLS, called, spec
 from tests.tables import rows
 
@@ -160,6 +164,9 @@ def by_hand() -> Found:
             tensor("db", 20, kind=FP32, role="out"),
         ),
     )
+    windows = (2, 2, 20, 20, 16), pooled((2, 2, 20, 20, 16), (3, 3), (2, 2))
+    found[LibraryMaxPool] = "ascend910", 32, forward(*windows)
+    found[LibraryMaxPoolGrad] = "ascend910", 32, backward(*windows)
     for row in shipped_sheets()[0].of(KernelRow):
         if row.id in ("C130", "C143"):
             device = load_device(device_name(row)[0])

@@ -182,6 +182,19 @@ def test_reads_that_miss_take_of_the_bandwidth_of_the_l2(missed: str, fetched: i
     assert spans(r, "MTE2", "core0") == spans(r, "MTE2", "core1") == expected
 
 
+def test_an_l2_that_reads_slower_than_misses_take_waits_for_none() -> None:
+    # Two cores fetch 2560 B each from an L2 of 32 B a cycle, and again: 10 + 5120 / 32 each time.
+    # Misses that alone would get 64 take their bytes and no more, nor less.
+    def body(s: Script, k: Language, task: Any) -> None:
+        load(s, k, task.core)
+        load(s, k, task.core)
+
+    device = npusim.load_device("tiny", {"l2.read": "32B/cycle", "l2.missed": "64B/cycle"})
+    r = simulate(Script(body), device, cores=0b11)
+    expected = [(1, 171), (171, 341)]
+    assert spans(r, "MTE2", "core0") == spans(r, "MTE2", "core1") == expected
+
+
 def test_hits_are_slower_while_others_miss() -> None:
     # Core 0 reads what is in the L2 by then, while three others bring piece after piece.
     def body(s: Script, k: Language, task: Any) -> None:
