@@ -141,7 +141,11 @@ def test_an_option_of_a_network_is_one_row(option: str) -> None:
 #: cost of the instruction. The check of a device file knows besides which paths need a window.
 FIGURES = {
     "odd_block_conflict": {"npusim/machine/device/parts.py", "npusim/machine/isa/cube.py"},
-    "row_cycles": {"npusim/machine/device/parts.py", "npusim/machine/isa/base.py"},
+    "row_cycles": {
+        "npusim/machine/device/parts.py",
+        "npusim/machine/isa/base.py",
+        "kernels/estimate/streams.py",  # of pieces inside UB, which are no instructions there
+    },
     "conflict_cycles": {"npusim/machine/device/parts.py", "npusim/machine/isa/base.py"},
     "unaligned_cycles": {"npusim/machine/device/parts.py", "npusim/machine/isa/base.py"},
     "elements_per_cycle": {"npusim/machine/device/parts.py", "npusim/machine/isa/base.py"},

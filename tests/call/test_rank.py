@@ -97,7 +97,10 @@ def test_two_values_a_byte_take_the_cube_as_long_as_in_the_program(base: tuple[i
 def test_bounds_of_given_tilings_are_below_their_times(
     sizes: list[int], kind: str, device: str, fields: list[int]
 ) -> None:
-    """They count pieces of all rows, no requests of what misses, no conflicts of halves of L1."""
+    """They count pieces of all rows, no requests of what misses, no conflicts of halves of L1.
+
+    Nor do they count what misses take of the L2, so that they are 84 % of a time at least.
+    """
     names = ("base_m", "base_n", "base_k", "step_ka", "step_kb", "l1a_slots", "l1b_slots")
     tiling: dict[str, object] = dict(zip(names, fields[:-1], strict=True))
     tiling |= {"l0_slots": 2, "unit_flag": True, "l1_halves": bool(fields[-1])}
@@ -106,7 +109,7 @@ def test_bounds_of_given_tilings_are_below_their_times(
     (row,) = npusim.rank(kernel, [tiling], machine).rows
     problem = TuningProblem(kernel, machine, tuple(range(machine.groups)))
     cycles = problem.time(replace(kernel, tiling=row.tiling)).cycles
-    assert 0.9 * cycles < row.least <= cycles
+    assert 0.82 * cycles < row.least <= cycles
 
 
 @pytest.mark.parametrize("seed", range(4))

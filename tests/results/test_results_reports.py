@@ -155,7 +155,7 @@ def test_what_a_miss_fetched_for_others_is_no_hit(
 @pytest.mark.parametrize("engine", ["fast", "simpy"])
 def test_an_operand_that_is_read_once_from_a_cold_l2_has_no_hits(engine: str) -> None:
     """Three of four of its requests hit the sector that the first of them fetched."""
-    a, b = npusim.spec((256, 64), "fp16"), npusim.spec((64, 256), "fp16")
+    a, b = npusim.spec((256, 64), "fp16"), npusim.spec((64, 16), "fp16")
     r = npusim.ops.matmul(a, b, device="ascend910b2", engine=engine)
     (row,) = (row for row in r.runs[0].traffic if row.operand == "a")
     assert row.bytes == row.fetched_bytes == 256 * 64 * 2

@@ -59,11 +59,11 @@ def test_a_point_of_an_operator_is_its_call() -> None:
 
 def test_a_word_varies_all_figures_of_a_part_of_the_chip() -> None:
     vary = {"hbm": ["x1", "x2"], "l2": "x1,x1.5"}
-    rows = swept(vary=vary, m=512, k=512, n=512, device="ascend910b2").rows()
+    rows = swept(vary=vary, m=2048, k=2048, n=2048, device="ascend910b2").rows()
     assert [(row["hbm"], row["l2"]) for row in rows] == [
         *(("x1", "x1"), ("x1", "x1.5"), ("x2", "x1"), ("x2", "x1.5")),
     ]
-    a = npusim.spec((512, 512), "fp16")
+    a = npusim.spec((2048, 2048), "fp16")
     device = npusim.load_device("ascend910b2")
     assert rows[0]["cycles"] == npusim.ops.matmul(a, a, device=device).cycles
     faster = device.replace("hbm", "x2").replace("l2", "x1.5")
