@@ -44,13 +44,15 @@ def launch_library_average(
 
     ``shape`` are the windows of planes; maps are (N, C1, H, W, 16). The mean is that of the taps
     ``inside`` the map, else of all. Launch nothing and return False where another tiling is asked
-    for, where the library of a chip is not known, and for what is no convolution to it: fp32, and
-    windows with one column of results, such as the whole map.
+    for, where the library of a chip is not known, and for what is no convolution to it: fp32,
+    windows with taps apart or of other than two dimensions, and windows with one column of results,
+    such as the whole map.
     """
     if not (call.device.library_rules and is_library(call.options.tiling, Pool.name)):
         return False
     small = max(shape.stride) <= _STRIDE and shape.out[1] > 1
-    if read.dtype is not FP16 or read.shape[-1] != 16 or not small:
+    plain = len(shape.spatial) == 2 and set(shape.dilation) == {1}
+    if read.dtype is not FP16 or read.shape[-1] != 16 or not (small and plain):
         return False
     counts = _counts(shape) if inside else np.full(shape.out, shape.taps)
     alike = bool((counts == shape.taps).all())

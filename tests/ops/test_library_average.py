@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pytest
 
 from npusim.base.dtypes import FP16, FP32
+from npusim.base.records import replace
 from npusim.call.call import Call
 from npusim.call.options import Options
 from npusim.call.spec import Spec
@@ -99,3 +100,13 @@ def test_time_follows_positions_and_taps() -> None:
     slow = call.result({}, "test", FP16).time_us
     _, call = launched(((32, 8, 14, 14, 16), (3, 3), (1, 1), SAME), launch="graph")
     assert slow > 1.5 * call.result({}, "test", FP16).time_us  # of as many elements
+
+
+def test_windows_with_taps_apart_are_none_of_the_library_s() -> None:
+    """Its convolution would have the taps side by side, and other sums."""
+    shape = (1, 1, 9, 9, 16)
+    s = replace(pooled(shape, (3, 3), (1, 1), SAME), dilation=(2, 2), outputs=None)
+    call = Call("test", Options(device="ascend910", tiling="library"), timing_only=True)
+    read = call.input("read", Spec(shape, FP16), FP16, shape)
+    out = call.output("out", windows_of(shape, s), FP16)
+    assert not launch_library_average(call, s, read, out, inside=True, back=False)
