@@ -48,11 +48,15 @@ class FigureAxis(Struct, frozen=True, kw_only=True):
 
     @property
     def decades(self) -> list[float]:
-        """Ticks of a logarithmic axis: 1, 2 and 5 of every power of ten, or 1 alone of many."""
+        """Ticks of a logarithmic axis: 1, 2 and 5 of every power of ten, or 1 alone of many.
+
+        Of more than five powers each second one has a tick, so that labels stay apart.
+        """
         low, high = self.ends or (1.0, 1.0)
         powers = range(floor(log10(low)), ceil(log10(high)) + 1)
         steps = (1, 2, 5) if len(powers) <= 4 else (1,)
-        ticks = (step * 10.0**power for power in powers for step in steps)
+        apart = 2 if len(powers) > 5 else 1
+        ticks = (step * 10.0**power for power in powers if power % apart == 0 for step in steps)
         return [tick for tick in ticks if low <= tick <= high]
 
     @staticmethod
