@@ -26,6 +26,11 @@ Board = tuple[Counts, Counts]
 #: Boards of all slots of every resource, between two units.
 State = tuple[tuple[Board, ...], ...]
 
+#: The pipes that ever ask for a resource's writes, and for its reads, of earlier tasks.
+Observers = tuple[frozenset[int], frozenset[int]]
+#: What pipes have waited for: by pipe, of other pipes the highest count.
+Waited = dict[int, dict[int, int]]
+
 _EMPTY: Board = ((), ())
 
 
@@ -50,6 +55,7 @@ class _Exit(Struct, frozen=True):
 
     boards: dict[int, tuple[bool, Counts, Counts]]  # (older writes still count, writes, reads)
     turned: int
+    observers: Observers | None
 
 
 class _Plan:
@@ -59,7 +65,7 @@ class _Plan:
         self.totals = lowered.totals
         self.rows: list[_Row] = []
         waits: list[tuple[Wait, ...]] = []
-        waited: dict[int, dict[int, int]] = {}  # pipe -> other pipe -> count waited for already
+        waited: Waited = {}
         for i, (pipe, lowered_waits) in enumerate(zip(lowered.pipes, lowered.waits, strict=True)):
             needs = lowered.outside[i]
             if not lowered_waits and not needs:
@@ -81,6 +87,7 @@ class _Plan:
                     _Row(i, pipe, line, essential, zero, placed_needs, frozenset(counts))
                 )
         self.waits = tuple(waits)
+        self.waited = waited
 
 
 class Linker:
@@ -101,8 +108,11 @@ class Linker:
         self._plans = [_Plan(template, places) for template in lowered]
         observers = [_observers(self._plans, i, resource) for i, resource in enumerate(resources)]
         self._exits = [
-            [_exit(template, r, seen) for r, seen in zip(resources, observers, strict=True)]
-            for template in lowered
+            [
+                _exit(template, plan.waited, r, seen)
+                for r, seen in zip(resources, observers, strict=True)
+            ]
+            for template, plan in zip(lowered, self._plans, strict=True)
         ]
         self._states: list[State] = []
         self._numbers: dict[State, int] = {}
@@ -149,9 +159,10 @@ class Linker:
         step = self._steps.get((template, state))
         if step is None:
             boards = self._states[state]
-            after = self._number(_advance(self._plans[template], self._exits[template], boards))
-            variant = np.array([self._resolve(template, boards)])
-            step = self._steps[template, state] = (variant, after)
+            variant, waited = self._resolve(template, boards)
+            exits, totals = self._exits[template], self._plans[template].totals
+            after = self._number(_advance(totals, exits, waited, boards))
+            step = self._steps[template, state] = (np.array([variant]), after)
         return step
 
     def _number(self, state: State) -> int:
@@ -161,10 +172,10 @@ class Linker:
             self._states.append(state)
         return number
 
-    def _resolve(self, template: int, state: State) -> int:
-        """The variant of a template that starts in ``state``."""
+    def _resolve(self, template: int, state: State) -> tuple[int, Waited]:
+        """The variant of a template that starts in ``state``, and what pipes wait for in it."""
         plan = self._plans[template]
-        waited: dict[int, dict[int, int]] = {}
+        waited: Waited = {}
         waits_before = tuple(
             _essential(_before(row, state), waited.setdefault(row.pipe, {})) for row in plan.rows
         )
@@ -176,7 +187,9 @@ class Linker:
                     waits[row.index] = tuple(sorted((*row.inside, *more)))
             self._by_waits[key] = len(self.variants)
             self.variants.append(Variant(template, tuple(waits)))
-        return self._by_waits[key]
+        for pipe, counts in plan.waited.items():  # those of the unit itself are higher
+            waited[pipe] = {**waited.get(pipe, {}), **counts}
+        return self._by_waits[key], waited
 
 
 def runs_of(which: IntArray) -> list[tuple[int, int]]:
@@ -240,13 +253,8 @@ def _essential(waits: Iterable[Wait], waited: dict[int, int]) -> tuple[Wait, ...
     return tuple(essential)
 
 
-def _observers(
-    plans: list[_Plan], place: int, resource: Hashable
-) -> tuple[set[int], set[int]] | None:
-    """The pipes that ever ask for a resource's writes, and for its reads, of earlier tasks.
-
-    None for flags: the presence of their counts says whether they are up.
-    """
+def _observers(plans: list[_Plan], place: int, resource: Hashable) -> Observers | None:
+    """Who asks for a resource; None for a flag, of which the presence of counts says it is up."""
     if not isinstance(resource, int):
         return None
     writes: set[int] = set()
@@ -257,23 +265,25 @@ def _observers(
                 if where == place:
                     writes.add(row.pipe)
                     reads |= {row.pipe} if need.reads_too else set()
-    return writes, reads
+    return frozenset(writes), frozenset(reads)
 
 
 def _exit(
-    lowered: Lowered, resource: Hashable, observers: tuple[set[int], set[int]] | None
+    lowered: Lowered, waited: Waited, resource: Hashable, observers: Observers | None
 ) -> _Exit:
-    """The boards a template leaves of a resource.
+    """The boards a template leaves of a resource, whose pipes have ``waited`` for others.
 
-    Without counts that nobody can ask for: a pipe never waits for itself, so a count of pipe q
-    matters only if another pipe asks for earlier writes (or reads) of the resource. This keeps
-    the states of a long accumulation equal: a write to the accumulator not in use grows older.
+    Without counts that nobody can ask for (``_asked``).
     """
     turned = lowered.turns[resource] if isinstance(resource, int) else 0
 
-    def counts(needs_by_pipe: dict[int, int], seen: set[int] | None) -> Counts:
+    def counts(needs_by_pipe: dict[int, int], seen: frozenset[int] | None) -> Counts:
         pairs = sorted(needs_by_pipe.items())
-        return tuple((q, n - lowered.totals[q]) for q, n in pairs if seen is None or seen - {q})
+        return tuple(
+            (q, n - lowered.totals[q])
+            for q, n in pairs
+            if seen is None or _asked(q, n, seen, waited)
+        )
 
     writes, reads = observers or (None, None)
     local: dict[int, SlotBoard] = lowered.exits.get(resource, {})
@@ -283,28 +293,44 @@ def _exit(
             for slot, board in local.items()
         },
         turned,
+        observers,
     )
 
 
-def _advance(plan: _Plan, exits: list[_Exit], state: State) -> State:
-    """The state at the end of the unit."""
-    totals = plan.totals
+def _asked(q: int, n: int, observers: frozenset[int], waited: Waited) -> bool:
+    """Tell whether a pipe may wait for count ``n`` of pipe ``q`` behind a unit.
 
-    def aged(counts: Counts) -> Counts:
-        return tuple([(q, n - totals[q]) for q, n in counts])
+    A pipe never waits for itself, so the count matters only if another one asks for earlier writes
+    (or reads) of the resource; and a pipe works in order, so what it has waited for holds for all
+    that it does after. This keeps the states of long runs equal: a write to an accumulator not in
+    use grows older, and so does that of an operand that stays where it is.
+    """
+    return any(p != q and waited.get(p, {}).get(q, n - 1) < n for p in observers)
+
+
+def _advance(totals: tuple[int, ...], exits: list[_Exit], waited: Waited, state: State) -> State:
+    """The state at the end of a unit of so many instructions, whose pipes have ``waited``."""
+
+    def aged(counts: Counts, seen: frozenset[int] | None) -> Counts:
+        return tuple([
+            (q, n - totals[q]) for q, n in counts if seen is None or _asked(q, n, seen, waited)
+        ])  # fmt: skip
 
     after = []
     for old, leaves in zip(state, exits, strict=True):
+        writes, reads = leaves.observers or (None, None)
         boards = []
         for slot, board in enumerate(old):
             exit_board = leaves.boards.get(slot)
-            if exit_board is None:  # not touched
-                boards.append((aged(board[0]), aged(board[1])) if board != _EMPTY else board)
-            elif exit_board[0]:
-                merged = {**dict(aged(board[1])), **dict(exit_board[2])}
-                boards.append((aged(board[0]), tuple(sorted(merged.items()))))
-            else:
+            if exit_board is not None and not exit_board[0]:
                 boards.append(exit_board[1:])
+            elif board == _EMPTY and exit_board is None:
+                boards.append(board)
+            else:  # what was there before still counts
+                read = aged(board[1], reads)
+                if exit_board is not None:
+                    read = tuple(sorted({**dict(read), **dict(exit_board[2])}.items()))
+                boards.append((aged(board[0], writes), read))
         # Slot i holds turn i of this unit; the next unit counts its turns from zero again.
         first = leaves.turned % len(boards)
         after.append((*boards[first:], *boards[:first]))
