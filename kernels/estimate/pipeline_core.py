@@ -62,7 +62,7 @@ def _time(w: Any, i: int, limit: float, state: Any) -> float:
     begin together. More than ``limit`` may be less than it takes.
     """
     cores, rate, shared, main = w.cores[i], w.rate[i], w.shared[i], w.main[i]
-    held, fresh, total, most = rate, rate, 0.0, limit - w.beside[i]
+    held, fresh, total, most = rate, w.alone[i], 0.0, limit - w.beside[i]
     loads = w.firsts[i] * np.ceil(np.ceil(w.items[i] / cores) / w.first_every[i])
     together = DRIFT / (DRIFT + loads)
     sooner = DRIFT_OF_L2 / (DRIFT_OF_L2 + loads)
@@ -76,7 +76,8 @@ def _time(w: Any, i: int, limit: float, state: Any) -> float:
         if of_l2 >= held * 0.98 and of_main >= fresh * 0.98:
             break
         held, fresh = of_l2, of_main
-    least = max(state[MOVED] / shared, state[FETCHED] / main) * cores
+    moved = state[MOVED] + w.missed[i] * state[FETCHED]
+    least = max(moved / shared, state[FETCHED] / main) * cores
     return float(max(total, least, w.least[i]) + w.beside[i] + _OWN * total)
 
 
@@ -145,8 +146,8 @@ def _item(w: Any, i: int, item: int, held: float, fresh: float, s: Any) -> bool:
         first = w.first_copies[i]
     if item < w.second_until[i] and item % int(w.second_period[i]) == 0:
         second = w.second_copies[i]
-    rate = min(held, fresh * first) if first > 0 else held
-    other = min(held, fresh * second) if second > 0 else held
+    rate = _rate(w, i, held, fresh, first)
+    other = _rate(w, i, held, fresh, second)
     start = s[_C_FREE + item % int(w.drain_slots[i])]
     loaded = s[FIRSTS] if new else s[FIRSTS] - w.firsts[i]
     for turn in range(int(w.firsts[i])):
@@ -157,6 +158,17 @@ def _item(w: Any, i: int, item: int, held: float, fresh: float, s: Any) -> bool:
         start = _seconds(w, i, other, s, start, again, second)
         s[free] = s[INTO]
     return bool(first + second > 0)
+
+
+@compiled
+def _rate(w: Any, i: int, held: float, fresh: float, copies: float) -> float:
+    """The rate of a load of which the L2 lacks so many cores' ``copies``, 0 if it has it.
+
+    Whoever asks for the same waits for the one core that fetches it.
+    """
+    if copies == 0:
+        return held
+    return float(min(held / (1 + w.missed[i] / copies), w.alone[i], fresh * copies))
 
 
 @compiled
@@ -223,5 +235,7 @@ def _drain(w: Any, i: int, s: Any, free: int) -> None:
         s[free] = begin + w.lag[i]
         s[OUT] = max(begin + w.drain[i], s[CUBE] + w.lag[i])
     else:  # over UB, its second pipe may work on while the first takes the next tile
-        s[OUT] = max(s[OUT] + w.pace[i], s[CUBE] + w.drain[i])
+        s[OUT] += w.pace[i]
+        if s[CUBE] + w.drain[i] > s[OUT]:
+            s[OUT] = s[CUBE] + w.drain[i] + w.out_head[i]
         s[free] = s[OUT] - (w.drain[i] - w.pace[i])

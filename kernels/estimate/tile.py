@@ -105,7 +105,7 @@ class TileWork(NamedTuple):
 
     ``items`` tiles are shared out to ``cores``. For each there are ``firsts`` loads of the first
     operand, for each of these ``seconds`` of the second, for each of these so many ``steps``. Every
-    ``run``-th step is the ``rest`` of a load. Loads have the ``rate`` of their path.
+    ``run``-th step is the ``rest`` of a load. Loads take the path ``port``.
     """
 
     cores: Numbers
@@ -120,7 +120,7 @@ class TileWork(NamedTuple):
     rest: CubeStep
     drain: WayOut
     traffic: SharedBytes
-    rate: float
+    port: Path
     step_slots: Numbers
     drain_slots: Numbers
     unit_flag: Numbers
@@ -151,9 +151,12 @@ def estimate(device: Device, tile: TileWork, math: str) -> Work:
         drain=drain,
         pace=np.maximum(tile.drain.pace, shared),
         stall=drain * tile.drain.blocked,
+        out_head=costs.way_out(device).idle_head_cycles,
         lag=np.where(tile.unit_flag > 0, lag, -1.0),
         shared=costs.read_rate(device, traffic.asked, traffic.requests),
+        alone=tile.port.memory_rate,
         main=traffic.main,
+        missed=costs.missed(device, traffic.asked, traffic.requests),
         least=np.maximum(traffic.stored, traffic.missing / traffic.main),
     )
 
@@ -181,9 +184,12 @@ def bound(device: Device, tile: TileWork, product: ProductCycles) -> Floats:
         drain=tile.drain.cycles,
         pace=tile.drain.pace,
         stall=0,
+        out_head=0,
         lag=-1.0,
         shared=costs.read_rate(device, traffic.asked, requests),
+        alone=tile.port.memory_rate,
         main=main,
+        missed=0,
         least=np.maximum(traffic.stored, traffic.missing / main),
     )
     items = tile.items / tile.cores
@@ -228,7 +234,7 @@ def _counted(tile: TileWork) -> dict[str, Any]:
         "issue": step.issue,
         "ahead": step.ahead,
         "drain_slots": tile.drain_slots,
-        "rate": tile.rate,
+        "rate": tile.port.rate,
         "beside": tile.beside,
     }
 

@@ -221,7 +221,7 @@ class Gradient(Space):
             rest=self._step(sizes, sizes.rest, sizes.rest_moves),
             drain=self._drain(t, sizes),
             traffic=self._traffic(t, sizes, x, dy, of),
-            rate=self._port.rate,
+            port=self._port,
             step_slots=t["l0_slots"],
             drain_slots=t["l0c_slots"],
             unit_flag=t["unit_flag"],

@@ -361,7 +361,7 @@ class Products(Space):
             rest=self._step(t, sizes, rest),
             drain=self._drain(t, sizes),
             traffic=self._traffic(t, sizes, a, b),
-            rate=self._port.rate,
+            port=self._port,
             step_slots=t["l0_slots"],
             drain_slots=t["l0c_slots"],
             unit_flag=t["unit_flag"],
