@@ -35,9 +35,11 @@ R = TypeVar("R", bound=tuple[Any, ...])
 class OperandLoads(NamedTuple):
     """Loads of an operand to L1.
 
-    Each takes ``start`` cycles beside those of its ``size`` in bytes, into one of ``slots``. The
+    Each takes ``start`` cycles beside those of its ``size`` in bytes, into one of ``slots``; so many
+    of them are ``beside``: bytes come meanwhile where they come at less than the path's rate. The
     operand comes anew every ``every`` tiles of a core. Of the first ``until`` tiles the L2 lacks it
-    in each ``period``-th, and ``copies`` cores ask for the same at once; bounds leave this out.
+    in each ``period``-th, and ``copies`` cores ask for the same at once, some of them ``ahead`` by
+    so many bytes, as their tile is smaller; bounds leave this out.
     """
 
     start: Numbers
@@ -47,6 +49,8 @@ class OperandLoads(NamedTuple):
     period: Numbers = 1
     until: Numbers = 0
     copies: Numbers = 1
+    beside: Numbers = 0
+    ahead: Numbers = 0
 
 
 class CubeStep(NamedTuple):
@@ -151,13 +155,16 @@ def estimate(device: Device, tile: TileWork, math: str) -> Work:
         drain=drain,
         pace=np.maximum(tile.drain.pace, shared),
         stall=drain * tile.drain.blocked,
-        out_head=costs.way_out(device).idle_head_cycles,
         lag=np.where(tile.unit_flag > 0, lag, -1.0),
         shared=costs.read_rate(device, traffic.asked, traffic.requests),
-        alone=tile.port.memory_rate,
         main=traffic.main,
-        missed=costs.missed(device, traffic.asked, traffic.requests),
         least=np.maximum(traffic.stored, traffic.missing / traffic.main),
+        first_beside=tile.first.beside,
+        second_beside=tile.second.beside,
+        first_alone=_alone_rate(tile.port, tile.first),
+        second_alone=_alone_rate(tile.port, tile.second),
+        missed=costs.missed(device, traffic.asked, traffic.requests),
+        drain_head=costs.way_out(device).idle_head_cycles,
     )
 
 
@@ -184,12 +191,9 @@ def bound(device: Device, tile: TileWork, product: ProductCycles) -> Floats:
         drain=tile.drain.cycles,
         pace=tile.drain.pace,
         stall=0,
-        out_head=0,
         lag=-1.0,
         shared=costs.read_rate(device, traffic.asked, requests),
-        alone=tile.port.memory_rate,
         main=main,
-        missed=0,
         least=np.maximum(traffic.stored, traffic.missing / main),
     )
     items = tile.items / tile.cores
@@ -204,6 +208,15 @@ def busy_cycles(work: Work) -> Floats:
     w: Any = work
     items = np.ceil(w.items / w.cores)
     return _longest(work, items, np.ceil(items / w.first_every), np.ceil(items / w.second_every))
+
+
+def _alone_rate(port: Path, operand: OperandLoads) -> Numbers:
+    """Bytes per cycle of loads of what the L2 lacks, as fast as a core alone has them.
+
+    All that ask for the same have it when the first of them has.
+    """
+    left = np.maximum(1, operand.size - operand.ahead)
+    return np.minimum(port.rate, port.memory_rate * operand.size / left)
 
 
 def _counted(tile: TileWork) -> dict[str, Any]:

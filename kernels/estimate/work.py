@@ -6,6 +6,7 @@ digest of this file too (``npusim.machine.timing.fast.library``).
 
 from __future__ import annotations
 
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
@@ -31,7 +32,7 @@ class Work(NamedTuple):
     and ``m_head`` more; each ``run``-th is what is left of a load, and takes ``rest_l0`` and
     ``rest_m``. ``issue`` are cycles of the scalar pipe per step, and ``ahead`` is how many steps it
     runs ahead of the cube.
-    The ``drain`` takes ``out_head`` more after a gap. It holds the scalar pipe back for ``stall`` cycles, as its moves fill their queue;
+    The ``drain`` holds the scalar pipe back for ``stall`` cycles, as its moves fill their queue;
     the next can follow after ``pace`` cycles, and its slot of L0C is free as long before its end
     as it takes longer than that.
     The next tile may begin ``lag`` cycles after the ``drain`` begins, -1: when it has ended.
@@ -70,18 +71,24 @@ class Work(NamedTuple):
     drain: Column
     pace: Column
     stall: Column
-    out_head: Column
     drain_slots: Column
     lag: Column
     #: Bytes that one core can load per cycle, and that all together can, requests included.
     rate: Column
     shared: Column
-    #: The same of what the L2 lacks: bytes per cycle of main memory for one core, and for all.
-    alone: Column
+    #: The same of what the L2 lacks: bytes per cycle of main memory.
     main: Column
-    #: What a byte from main memory takes of ``shared`` besides its own.
-    missed: Column
     #: Cycles that the whole takes at least: of bytes from main memory, of stores.
     least: Column
     #: Cycles beside the cores' own: launch, and kernels on account of the tiling.
     beside: Column
+    #: Cycles of a load's start in which its bytes come where their rate is lower than the path's.
+    first_beside: Column = 0
+    second_beside: Column = 0
+    #: The most bytes per cycle of a load that the L2 lacks, however few share main memory.
+    first_alone: Column = inf
+    second_alone: Column = inf
+    #: What a byte from main memory takes of ``shared`` besides its own.
+    missed: Column = 0
+    #: Cycles that a drain takes more after a gap.
+    drain_head: Column = 0

@@ -347,6 +347,7 @@ class Products(Space):
         k, rest = uneven(slab, sizes.longest.astype(np.float64), t["k"], sizes.run)
         # The operand with shorter slabs comes several times for each of the other.
         loads_a, loads_b = self._loads(t, sizes, a), self._loads(t, sizes, b)
+        loads_a, loads_b = self._ahead(t, sizes, loads_a, loads_b)
         first, second = swapped(a.blocks < b.blocks, loads_a, loads_b)
         return TileWork(
             cores=t["cores"],
@@ -432,11 +433,26 @@ class Products(Space):
         asked = t["cores"] * rounds * operand.side * sizes.depth * e
         return OperandLoads(
             start=operand.start,
+            beside=np.maximum(0, operand.start - self._port.startup_cycles) * (self._port.variant != ""),
             size=operand.load_bytes,
             slots=operand.slots,
             until=np.where(operand.held, 0, rounds),
             copies=np.maximum(1, asked / operand.size),
         )
+
+    def _ahead(
+        self, t: Columns, sizes: ProductSizes, a: OperandLoads, b: OperandLoads
+    ) -> tuple[OperandLoads, OperandLoads]:
+        """The loads with what cores are ahead whose tiles have fewer rows, or fewer columns.
+
+        They come to the operand that they share with others sooner by what they lack of the other.
+        """
+        s = self.shape
+        rows, columns = (s.m - 1) % t["m"] + 1, (s.n - 1) % t["n"] + 1  # of the last tiles
+        less_a = a.size * np.maximum(0, 1 - rows / sizes.m)
+        less_b = b.size * np.maximum(0, 1 - columns / sizes.n)
+        by_a = less_a >= less_b
+        return a._replace(ahead=np.where(by_a, 0, less_b)), b._replace(ahead=less_a * by_a)
 
     def _traffic(self, t: Columns, sizes: ProductSizes, a: SlabLoads, b: SlabLoads) -> SharedBytes:
         """Bytes that all cores move."""
