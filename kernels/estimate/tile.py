@@ -38,8 +38,8 @@ class OperandLoads(NamedTuple):
     Each takes ``start`` cycles beside those of its ``size`` in bytes, into one of ``slots``; so many
     of them are ``beside``: bytes come meanwhile where they come at less than the path's rate. The
     operand comes anew every ``every`` tiles of a core. Of the first ``until`` tiles the L2 lacks it
-    in each ``period``-th, and ``copies`` cores ask for the same at once, some of them ``ahead`` by
-    so many bytes, as their tile is smaller; bounds leave this out.
+    in each ``period``-th, and ``copies`` cores ask for the same at once; all of these wait until one
+    has ``fetched`` it, so many times the bytes of the load. Bounds leave this out.
     """
 
     start: Numbers
@@ -50,7 +50,7 @@ class OperandLoads(NamedTuple):
     until: Numbers = 0
     copies: Numbers = 1
     beside: Numbers = 0
-    ahead: Numbers = 0
+    fetched: Numbers = 1
 
 
 class CubeStep(NamedTuple):
@@ -211,12 +211,8 @@ def busy_cycles(work: Work) -> Floats:
 
 
 def _alone_rate(port: Path, operand: OperandLoads) -> Numbers:
-    """Bytes per cycle of loads of what the L2 lacks, as fast as a core alone has them.
-
-    All that ask for the same have it when the first of them has.
-    """
-    left = np.maximum(1, operand.size - operand.ahead)
-    return np.minimum(port.rate, port.memory_rate * operand.size / left)
+    """Bytes per cycle of loads of what the L2 lacks, if one core has main memory for itself."""
+    return np.minimum(port.rate, port.memory_rate / operand.fetched)
 
 
 def _counted(tile: TileWork) -> dict[str, Any]:

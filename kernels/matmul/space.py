@@ -347,7 +347,7 @@ class Products(Space):
         k, rest = uneven(slab, sizes.longest.astype(np.float64), t["k"], sizes.run)
         # The operand with shorter slabs comes several times for each of the other.
         loads_a, loads_b = self._loads(t, sizes, a), self._loads(t, sizes, b)
-        loads_a, loads_b = self._ahead(t, sizes, loads_a, loads_b)
+        loads_a, loads_b = self._fetched(t, sizes, loads_a, loads_b)
         first, second = swapped(a.blocks < b.blocks, loads_a, loads_b)
         return TileWork(
             cores=t["cores"],
@@ -440,19 +440,36 @@ class Products(Space):
             copies=np.maximum(1, asked / operand.size),
         )
 
-    def _ahead(
+    def _fetched(
         self, t: Columns, sizes: ProductSizes, a: OperandLoads, b: OperandLoads
     ) -> tuple[OperandLoads, OperandLoads]:
-        """The loads with what cores are ahead whose tiles have fewer rows, or fewer columns.
+        """The loads with what a core fetches of each, in whole sectors of the L2.
 
-        They come to the operand that they share with others sooner by what they lack of the other.
+        Rows along K have the rest of a sector in the next slab. Where a slab takes several moves,
+        bytes that are fetched with one come besides those of all. Cores whose tiles have fewer rows
+        or columns come to the operand that they share with others sooner, by what they lack of the
+        other.
         """
-        s = self.shape
-        rows, columns = (s.m - 1) % t["m"] + 1, (s.n - 1) % t["n"] + 1  # of the last tiles
-        less_a = a.size * np.maximum(0, 1 - rows / sizes.m)
-        less_b = b.size * np.maximum(0, 1 - columns / sizes.n)
-        by_a = less_a >= less_b
-        return a._replace(ahead=np.where(by_a, 0, less_b)), b._replace(ahead=less_a * by_a)
+        s, l2, e = self.shape, self.device.l2, self.shape.dtype.bytes
+        sector = l2.sector_bytes if l2 is not None else 1
+        moves = self._port.variant == "" and not s.blocked
+        fetched: list[Any] = []
+        less: list[Any] = []
+        for operand, side, total, tile, k_rows in zip(
+            (a, b), (sizes.m, sizes.n), (s.m, s.n), (t["m"], t["n"]), self._k_rows, strict=True
+        ):
+            row = side * e
+            wide = np.minimum(np.ceil(row / sector) * sector, np.maximum(row, total * e))
+            size = operand.size * ((wide / row if k_rows and not s.blocked else 1) + moves)
+            fetched.append(size)
+            less.append(size * np.maximum(0, 1 - ((total - 1) % tile + 1) / side))
+        by_a = less[0] >= less[1]
+        left_a = fetched[0] - np.where(by_a, 0, less[1])
+        left_b = fetched[1] - less[0] * by_a
+        return (
+            a._replace(fetched=np.maximum(1, left_a) / a.size),
+            b._replace(fetched=np.maximum(1, left_b) / b.size),
+        )
 
     def _traffic(self, t: Columns, sizes: ProductSizes, a: SlabLoads, b: SlabLoads) -> SharedBytes:
         """Bytes that all cores move."""
