@@ -433,7 +433,8 @@ class Products(Space):
         asked = t["cores"] * rounds * operand.side * sizes.depth * e
         return OperandLoads(
             start=operand.start,
-            beside=np.maximum(0, operand.start - self._port.startup_cycles) * (self._port.variant != ""),
+            # Of one move these are cycles of rows.
+            beside=operand.start - self._port.startup_cycles if self._port.variant else 0,
             size=operand.load_bytes,
             slots=operand.slots,
             until=np.where(operand.held, 0, rounds),
@@ -448,7 +449,7 @@ class Products(Space):
         Rows along K have the rest of a sector in the next slab. Where a slab takes several moves,
         bytes that are fetched with one come besides those of all. Cores whose tiles have fewer rows
         or columns come to the operand that they share with others sooner, by what they lack of the
-        other.
+        other. Of several tiles of a core this counts for one, as others find more in the L2.
         """
         s, l2, e = self.shape, self.device.l2, self.shape.dtype.bytes
         sector = l2.sector_bytes if l2 is not None else 1
@@ -466,9 +467,10 @@ class Products(Space):
         by_a = less[0] >= less[1]
         left_a = fetched[0] - np.where(by_a, 0, less[1])
         left_b = fetched[1] - less[0] * by_a
+        rounds = -(-np.asarray(sizes.items) // t["cores"])
         return (
-            a._replace(fetched=np.maximum(1, left_a) / a.size),
-            b._replace(fetched=np.maximum(1, left_b) / b.size),
+            a._replace(fetched=1 + (np.maximum(1, left_a) / a.size - 1) / rounds),
+            b._replace(fetched=1 + (np.maximum(1, left_b) / b.size - 1) / rounds),
         )
 
     def _traffic(self, t: Columns, sizes: ProductSizes, a: SlabLoads, b: SlabLoads) -> SharedBytes:
