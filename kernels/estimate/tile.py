@@ -35,11 +35,11 @@ R = TypeVar("R", bound=tuple[Any, ...])
 class OperandLoads(NamedTuple):
     """Loads of an operand to L1.
 
-    Each takes ``start`` cycles beside those of its ``size`` in bytes, into one of ``slots``; so many
-    of them are ``beside``: bytes come meanwhile where they come at less than the path's rate. The
-    operand comes anew every ``every`` tiles of a core. Of the first ``until`` tiles the L2 lacks it
-    in each ``period``-th, and ``copies`` cores ask for the same at once; all of these wait until one
-    has ``fetched`` it, so many times the bytes of the load. Bounds leave this out.
+    Each takes ``start`` cycles beside those of its ``size`` in bytes, into one of ``slots``; in so
+    many of them, those ``beside``, bytes come that come at less than the path's rate. The operand
+    comes anew every ``every`` tiles of a core. Of the first ``until`` tiles the L2 lacks it in each
+    ``period``-th, and ``copies`` cores ask for the same at once; all of these wait until one has
+    ``fetched`` it, so many times the bytes of the load. Bounds leave this out.
     """
 
     start: Numbers
