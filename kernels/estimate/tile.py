@@ -302,6 +302,27 @@ def step_of(
     )
 
 
+def in_step(
+    a: OperandLoads, b: OperandLoads, last_a: Numbers, last_b: Numbers, rounds: Numbers
+) -> tuple[OperandLoads, OperandLoads]:
+    """Loads of two operands by cores that go through them in step, as they wait for each other.
+
+    The last tile takes so much of a load of each, ``last_a`` and ``last_b``. Its core comes to the
+    operand that it shares with others sooner, by what it lacks of the other one. Of a core's
+    ``rounds`` tiles one is fetched like this: others find more in the L2.
+    """
+    fetched_a, fetched_b = a.size * a.fetched, b.size * b.fetched
+    less_a = fetched_a * np.maximum(0, 1 - last_a)
+    less_b = fetched_b * np.maximum(0, 1 - last_b)
+    by_a = less_a >= less_b
+    left_a = np.maximum(1, fetched_a - np.where(by_a, 0, less_b))
+    left_b = np.maximum(1, fetched_b - np.where(by_a, less_a, 0))
+    return (
+        a._replace(fetched=1 + (left_a / a.size - 1) / rounds),
+        b._replace(fetched=1 + (left_b / b.size - 1) / rounds),
+    )
+
+
 def swapped(swap: Numbers, first: R, second: R) -> tuple[R, R]:
     """Two records of columns, each taken for the other where ``swap`` says so."""
     if not np.any(swap):

@@ -28,6 +28,7 @@ from npusim.kernels.estimate.tile import (
     SharedBytes,
     TileWork,
     WayOut,
+    in_step,
     step_of,
     swapped,
 )
@@ -80,7 +81,8 @@ class SlabLoads(NamedTuple):
 
     A slab of ``blocks`` base blocks comes so many ``times`` for one of the other operand, into one
     of ``slots``: ``load_bytes`` in ``rows`` in GM, with ``start`` cycles beside those of its bytes.
-    The operand has ``size`` bytes; ``held`` says that the L2 has it all.
+    The operand has ``size`` bytes; ``held`` says that the L2 has it all. Where it has not, a core
+    fetches so many times what it loads (``fetched``).
     """
 
     side: Floats
@@ -92,6 +94,7 @@ class SlabLoads(NamedTuple):
     slots: Any
     size: int
     held: bool
+    fetched: Floats
 
 
 @dataclass(frozen=True)
@@ -347,7 +350,14 @@ class Products(Space):
         k, rest = uneven(slab, sizes.longest.astype(np.float64), t["k"], sizes.run)
         # The operand with shorter slabs comes several times for each of the other.
         loads_a, loads_b = self._loads(t, sizes, a), self._loads(t, sizes, b)
-        loads_a, loads_b = self._fetched(t, sizes, loads_a, loads_b)
+        s = self.shape
+        loads_a, loads_b = in_step(
+            loads_a,
+            loads_b,
+            ((s.m - 1) % t["m"] + 1) / sizes.m,
+            ((s.n - 1) % t["n"] + 1) / sizes.n,
+            -(-np.asarray(sizes.items) // t["cores"]),
+        )
         first, second = swapped(a.blocks < b.blocks, loads_a, loads_b)
         return TileWork(
             cores=t["cores"],
@@ -412,6 +422,7 @@ class Products(Space):
             slots=t.get("l1a", 2),
             size=s.groups * s.m * s.k * e,
             held=self.held[0],
+            fetched=self._fetched(sizes.m, s.m, k_rows=k_rows_a),
         )
         b = SlabLoads(
             side=sizes.n,
@@ -423,6 +434,7 @@ class Products(Space):
             slots=t.get("l1b", 2),
             size=s.groups * s.k * s.n * e,
             held=self.held[1],
+            fetched=self._fetched(sizes.n, s.n, k_rows=k_rows_b),
         )
         return a, b
 
@@ -439,39 +451,24 @@ class Products(Space):
             slots=operand.slots,
             until=np.where(operand.held, 0, rounds),
             copies=np.maximum(1, asked / operand.size),
+            fetched=operand.fetched,
         )
 
-    def _fetched(
-        self, t: Columns, sizes: ProductSizes, a: OperandLoads, b: OperandLoads
-    ) -> tuple[OperandLoads, OperandLoads]:
-        """The loads with what a core fetches of each, in whole sectors of the L2.
+    def _fetched(self, side: Floats, total: int, *, k_rows: bool) -> Floats:
+        """How many times the bytes of a load a core fetches, in whole sectors of the L2.
 
         Rows along K have the rest of a sector in the next slab. Where a slab takes several moves,
-        bytes that are fetched with one come besides those of all. Cores whose tiles have fewer rows
-        or columns come to the operand that they share with others sooner, by what they lack of the
-        other. Of several tiles of a core this counts for one, as others find more in the L2.
+        bytes that are fetched with one come besides those of all.
         """
         s, l2, e = self.shape, self.device.l2, self.shape.dtype.bytes
-        sector = l2.sector_bytes if l2 is not None else 1
-        moves = self._port.variant == "" and not s.blocked
-        fetched: list[Any] = []
-        less: list[Any] = []
-        for operand, side, total, tile, k_rows in zip(
-            (a, b), (sizes.m, sizes.n), (s.m, s.n), (t["m"], t["n"]), self._k_rows, strict=True
-        ):
-            row = side * e
-            wide = np.minimum(np.ceil(row / sector) * sector, np.maximum(row, total * e))
-            size = operand.size * ((wide / row if k_rows and not s.blocked else 1) + moves)
-            fetched.append(size)
-            less.append(size * np.maximum(0, 1 - ((total - 1) % tile + 1) / side))
-        by_a = less[0] >= less[1]
-        left_a = fetched[0] - np.where(by_a, 0, less[1])
-        left_b = fetched[1] - less[0] * by_a
-        rounds = -(-np.asarray(sizes.items) // t["cores"])
-        return (
-            a._replace(fetched=1 + (np.maximum(1, left_a) / a.size - 1) / rounds),
-            b._replace(fetched=1 + (np.maximum(1, left_b) / b.size - 1) / rounds),
-        )
+        if s.blocked or l2 is None:
+            return np.ones_like(side)
+        moves = self._port.variant == ""
+        if not k_rows:
+            return np.full_like(side, 1.0 + moves)
+        row, sector = side * e, l2.sector_bytes
+        wide = np.minimum(np.ceil(row / sector) * sector, np.maximum(row, total * e))
+        return np.asarray(wide / row + moves)
 
     def _traffic(self, t: Columns, sizes: ProductSizes, a: SlabLoads, b: SlabLoads) -> SharedBytes:
         """Bytes that all cores move."""
