@@ -20,6 +20,7 @@ from npusim.kernels.estimate.tile import (
     SharedBytes,
     TileWork,
     WayOut,
+    in_step,
     step_of,
     swapped,
 )
@@ -263,7 +264,14 @@ class Gradient(Space):
             slots=t["slots"],
             **dy_missing,
         )
-        return x, dy
+        high, wide = self.shape.plan.cout_g, self._mean_columns
+        return in_step(
+            x,
+            dy,
+            ((wide - 1) % t["n"] + 1) / t["n"],
+            ((high - 1) % t["m"] + 1) / sizes.m,
+            -(-sizes.items // t["cores"]),
+        )
 
     def _traffic(
         self, t: Columns, sizes: GradientSizes, x: OperandLoads, dy: OperandLoads, of: Columns
