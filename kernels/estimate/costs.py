@@ -15,6 +15,7 @@ from npusim.machine.device.parts import Path
 from npusim.machine.isa.base import Move, Numbers, transfer_cycles
 from npusim.machine.isa.cube import MATRICES_APART, UNIT_FLAG_BYTES, Mmad
 from npusim.machine.isa.vector import VecDup
+from npusim.machine.timing.links import ONE, waiting
 
 
 def launch_cycles(device: Device, role: str, cores: Numbers) -> Numbers:
@@ -55,6 +56,16 @@ def read_rate(device: Device, asked: Numbers, requests: Numbers) -> Numbers:
     if device.l2 is None:
         return np.full_like(np.asarray(asked, np.float64), device.main_read_rate)
     return asked * device.shared_read_rate / (asked + requests * device.l2.request_bytes)
+
+
+def missed(device: Device, asked: Numbers, requests: Numbers) -> Numbers:
+    """What a byte that the L2 lacks takes of ``read_rate`` besides its own.
+
+    So many bytes are ``asked`` for in so many requests, of which it makes none for what it lacks.
+    """
+    request = device.l2.request_bytes if device.l2 is not None else 0
+    occupied = (asked + requests * request) / asked
+    return np.maximum(1, (1 + waiting(device.l2) / ONE) / occupied) - 1
 
 
 def product_cycles(device: Device, m: Numbers, k: Numbers, n: Numbers, math: str) -> Numbers:

@@ -76,7 +76,8 @@ def _time(w: Any, i: int, limit: float, state: Any) -> float:
         if of_l2 >= held * 0.98 and of_main >= fresh * 0.98:
             break
         held, fresh = of_l2, of_main
-    least = max(state[MOVED] / shared, state[FETCHED] / main) * cores
+    moved = state[MOVED] + w.missed[i] * state[FETCHED]
+    least = max(moved / shared, state[FETCHED] / main) * cores
     return float(max(total, least, w.least[i]) + w.beside[i] + _OWN * total)
 
 
@@ -145,18 +146,38 @@ def _item(w: Any, i: int, item: int, held: float, fresh: float, s: Any) -> bool:
         first = w.first_copies[i]
     if item < w.second_until[i] and item % int(w.second_period[i]) == 0:
         second = w.second_copies[i]
-    rate = min(held, fresh * first) if first > 0 else held
-    other = min(held, fresh * second) if second > 0 else held
+    rate = _rate(first, w.first_alone[i], w.missed[i], held, fresh)
+    other = _rate(second, w.second_alone[i], w.missed[i], held, fresh)
     start = s[_C_FREE + item % int(w.drain_slots[i])]
     loaded = s[FIRSTS] if new else s[FIRSTS] - w.firsts[i]
     for turn in range(int(w.firsts[i])):
         free = _FIRST_FREE + int(loaded + turn) % int(w.first_slots[i])
         if new:
             s[FIRSTS] += 1
-            _load(s, FIRST, free, w.first_start[i], w.first_bytes[i], rate, first)
+            begin = w.first_start[i] - _meanwhile(
+                w.first_beside[i], w.first_bytes[i], rate, w.rate[i]
+            )
+            _load(s, FIRST, free, begin, w.first_bytes[i], rate, first)
         start = _seconds(w, i, other, s, start, again, second)
         s[free] = s[INTO]
     return bool(first + second > 0)
+
+
+@compiled
+def _meanwhile(beside: float, size: float, rate: float, most: float) -> float:
+    """Cycles of those ``beside`` in which bytes come, as they take longer than at ``most``."""
+    return min(beside, size / rate - size / most)
+
+
+@compiled
+def _rate(copies: float, alone: float, missed: float, held: float, fresh: float) -> float:
+    """The rate of a load of which the L2 lacks so many cores' ``copies``, 0 if it has it.
+
+    Whoever asks for the same waits for the one core that fetches it.
+    """
+    if copies == 0:
+        return held
+    return float(min(held / (1 + missed / copies), alone, fresh * copies))
 
 
 @compiled
@@ -179,7 +200,10 @@ def _seconds(w: Any, i: int, rate: float, s: Any, start: float, load: bool, copi
         if load:
             s[SECONDS] += 1
             free = _SECOND_FREE + int(s[SECONDS] - 1) % int(w.second_slots[i])
-            _load(s, SECOND, free, w.second_start[i], w.second_bytes[i], rate, copies)
+            begin = w.second_start[i] - _meanwhile(
+                w.second_beside[i], w.second_bytes[i], rate, w.rate[i]
+            )
+            _load(s, SECOND, free, begin, w.second_bytes[i], rate, copies)
         for step in range(1, int(w.steps[i]) + 1):
             if step % int(w.run[i]) > 0:
                 _step(w, i, s, start, w.a[i] + w.b[i], w.m[i])
@@ -223,5 +247,7 @@ def _drain(w: Any, i: int, s: Any, free: int) -> None:
         s[free] = begin + w.lag[i]
         s[OUT] = max(begin + w.drain[i], s[CUBE] + w.lag[i])
     else:  # over UB, its second pipe may work on while the first takes the next tile
-        s[OUT] = max(s[OUT] + w.pace[i], s[CUBE] + w.drain[i])
+        s[OUT] += w.pace[i]
+        if s[CUBE] + w.drain[i] > s[OUT]:
+            s[OUT] = s[CUBE] + w.drain[i] + w.drain_head[i]
         s[free] = s[OUT] - (w.drain[i] - w.pace[i])

@@ -35,9 +35,11 @@ R = TypeVar("R", bound=tuple[Any, ...])
 class OperandLoads(NamedTuple):
     """Loads of an operand to L1.
 
-    Each takes ``start`` cycles beside those of its ``size`` in bytes, into one of ``slots``. The
-    operand comes anew every ``every`` tiles of a core. Of the first ``until`` tiles the L2 lacks it
-    in each ``period``-th, and ``copies`` cores ask for the same at once; bounds leave this out.
+    Each takes ``start`` cycles beside those of its ``size`` in bytes, into one of ``slots``; in so
+    many of them, those ``beside``, bytes come that come at less than the path's rate. The operand
+    comes anew every ``every`` tiles of a core. Of the first ``until`` tiles the L2 lacks it in each
+    ``period``-th, and ``copies`` cores ask for the same at once; all of these wait until one has
+    ``fetched`` it, so many times the bytes of the load. Bounds leave this out.
     """
 
     start: Numbers
@@ -47,6 +49,8 @@ class OperandLoads(NamedTuple):
     period: Numbers = 1
     until: Numbers = 0
     copies: Numbers = 1
+    beside: Numbers = 0
+    fetched: Numbers = 1
 
 
 class CubeStep(NamedTuple):
@@ -105,7 +109,7 @@ class TileWork(NamedTuple):
 
     ``items`` tiles are shared out to ``cores``. For each there are ``firsts`` loads of the first
     operand, for each of these ``seconds`` of the second, for each of these so many ``steps``. Every
-    ``run``-th step is the ``rest`` of a load. Loads have the ``rate`` of their path.
+    ``run``-th step is the ``rest`` of a load. Loads take the path ``port``.
     """
 
     cores: Numbers
@@ -120,7 +124,7 @@ class TileWork(NamedTuple):
     rest: CubeStep
     drain: WayOut
     traffic: SharedBytes
-    rate: float
+    port: Path
     step_slots: Numbers
     drain_slots: Numbers
     unit_flag: Numbers
@@ -155,6 +159,12 @@ def estimate(device: Device, tile: TileWork, math: str) -> Work:
         shared=costs.read_rate(device, traffic.asked, traffic.requests),
         main=traffic.main,
         least=np.maximum(traffic.stored, traffic.missing / traffic.main),
+        first_beside=tile.first.beside,
+        second_beside=tile.second.beside,
+        first_alone=_alone_rate(tile.port, tile.first),
+        second_alone=_alone_rate(tile.port, tile.second),
+        missed=costs.missed(device, traffic.asked, traffic.requests),
+        drain_head=costs.way_out(device).idle_head_cycles,
     )
 
 
@@ -200,6 +210,11 @@ def busy_cycles(work: Work) -> Floats:
     return _longest(work, items, np.ceil(items / w.first_every), np.ceil(items / w.second_every))
 
 
+def _alone_rate(port: Path, operand: OperandLoads) -> Numbers:
+    """Bytes per cycle of loads of what the L2 lacks, if one core has main memory for itself."""
+    return np.minimum(port.rate, port.memory_rate / operand.fetched)
+
+
 def _counted(tile: TileWork) -> dict[str, Any]:
     """The columns of ``Work`` that estimates and bounds count alike."""
     first, second = tile.first, tile.second
@@ -228,7 +243,7 @@ def _counted(tile: TileWork) -> dict[str, Any]:
         "issue": step.issue,
         "ahead": step.ahead,
         "drain_slots": tile.drain_slots,
-        "rate": tile.rate,
+        "rate": tile.port.rate,
         "beside": tile.beside,
     }
 
@@ -284,6 +299,27 @@ def step_of(
         a_head=a.idle_head_cycles,
         m_head=device.cube.idle_head_cycles if device.cube else 0,
         used=used,
+    )
+
+
+def in_step(
+    a: OperandLoads, b: OperandLoads, last_a: Numbers, last_b: Numbers, rounds: Numbers
+) -> tuple[OperandLoads, OperandLoads]:
+    """Loads of two operands by cores that go through them in step, as they wait for each other.
+
+    The last tile takes so much of a load of each, ``last_a`` and ``last_b``. Its core comes to the
+    operand that it shares with others sooner, by what it lacks of the other one. Of a core's
+    ``rounds`` tiles one is fetched like this: others find more in the L2.
+    """
+    fetched_a, fetched_b = a.size * a.fetched, b.size * b.fetched
+    less_a = fetched_a * np.maximum(0, 1 - last_a)
+    less_b = fetched_b * np.maximum(0, 1 - last_b)
+    by_a = less_a >= less_b
+    left_a = np.maximum(1, fetched_a - np.where(by_a, 0, less_b))
+    left_b = np.maximum(1, fetched_b - np.where(by_a, less_a, 0))
+    return (
+        a._replace(fetched=1 + (left_a / a.size - 1) / rounds),
+        b._replace(fetched=1 + (left_b / b.size - 1) / rounds),
     )
 
 

@@ -6,6 +6,7 @@ digest of this file too (``npusim.machine.timing.fast.library``).
 
 from __future__ import annotations
 
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
@@ -81,3 +82,13 @@ class Work(NamedTuple):
     least: Column
     #: Cycles beside the cores' own: launch, and kernels on account of the tiling.
     beside: Column
+    #: Cycles of a load's start in which its bytes come where their rate is lower than the path's.
+    first_beside: Column = 0
+    second_beside: Column = 0
+    #: The most bytes per cycle of a load that the L2 lacks, however few share main memory.
+    first_alone: Column = inf
+    second_alone: Column = inf
+    #: What a byte from main memory takes of ``shared`` besides its own.
+    missed: Column = 0
+    #: Cycles that a drain takes more after a gap.
+    drain_head: Column = 0

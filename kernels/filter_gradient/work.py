@@ -20,6 +20,7 @@ from npusim.kernels.estimate.tile import (
     SharedBytes,
     TileWork,
     WayOut,
+    in_step,
     step_of,
     swapped,
 )
@@ -221,7 +222,7 @@ class Gradient(Space):
             rest=self._step(sizes, sizes.rest, sizes.rest_moves),
             drain=self._drain(t, sizes),
             traffic=self._traffic(t, sizes, x, dy, of),
-            rate=self._port.rate,
+            port=self._port,
             step_slots=t["l0_slots"],
             drain_slots=t["l0c_slots"],
             unit_flag=t["unit_flag"],
@@ -263,7 +264,14 @@ class Gradient(Space):
             slots=t["slots"],
             **dy_missing,
         )
-        return x, dy
+        high, wide = self.shape.plan.cout_g, self._mean_columns
+        return in_step(
+            x,
+            dy,
+            ((wide - 1) % t["n"] + 1) / t["n"],
+            ((high - 1) % t["m"] + 1) / sizes.m,
+            -(-sizes.items // t["cores"]),
+        )
 
     def _traffic(
         self, t: Columns, sizes: GradientSizes, x: OperandLoads, dy: OperandLoads, of: Columns

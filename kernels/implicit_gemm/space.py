@@ -323,7 +323,7 @@ class Products(Space):
             rest=self._step(t, sizes, sizes.rest, sizes.rest_moves),
             drain=self._drain(sizes),
             traffic=self._traffic(t, sizes, x, w),
-            rate=self._port.rate,
+            port=self._port,
             step_slots=t["l0_slots"],
             drain_slots=t["l0c_slots"],
             unit_flag=t["unit_flag"],

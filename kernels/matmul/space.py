@@ -28,6 +28,7 @@ from npusim.kernels.estimate.tile import (
     SharedBytes,
     TileWork,
     WayOut,
+    in_step,
     step_of,
     swapped,
 )
@@ -80,7 +81,8 @@ class SlabLoads(NamedTuple):
 
     A slab of ``blocks`` base blocks comes so many ``times`` for one of the other operand, into one
     of ``slots``: ``load_bytes`` in ``rows`` in GM, with ``start`` cycles beside those of its bytes.
-    The operand has ``size`` bytes; ``held`` says that the L2 has it all.
+    The operand has ``size`` bytes; ``held`` says that the L2 has it all. Where it has not, a core
+    fetches so many times what it loads (``fetched``).
     """
 
     side: Floats
@@ -92,6 +94,7 @@ class SlabLoads(NamedTuple):
     slots: Any
     size: int
     held: bool
+    fetched: Floats
 
 
 @dataclass(frozen=True)
@@ -347,6 +350,14 @@ class Products(Space):
         k, rest = uneven(slab, sizes.longest.astype(np.float64), t["k"], sizes.run)
         # The operand with shorter slabs comes several times for each of the other.
         loads_a, loads_b = self._loads(t, sizes, a), self._loads(t, sizes, b)
+        s = self.shape
+        loads_a, loads_b = in_step(
+            loads_a,
+            loads_b,
+            ((s.m - 1) % t["m"] + 1) / sizes.m,
+            ((s.n - 1) % t["n"] + 1) / sizes.n,
+            -(-np.asarray(sizes.items) // t["cores"]),
+        )
         first, second = swapped(a.blocks < b.blocks, loads_a, loads_b)
         return TileWork(
             cores=t["cores"],
@@ -361,7 +372,7 @@ class Products(Space):
             rest=self._step(t, sizes, rest),
             drain=self._drain(t, sizes),
             traffic=self._traffic(t, sizes, a, b),
-            rate=self._port.rate,
+            port=self._port,
             step_slots=t["l0_slots"],
             drain_slots=t["l0c_slots"],
             unit_flag=t["unit_flag"],
@@ -411,6 +422,7 @@ class Products(Space):
             slots=t.get("l1a", 2),
             size=s.groups * s.m * s.k * e,
             held=self.held[0],
+            fetched=self._fetched(sizes.m, s.m, k_rows=k_rows_a),
         )
         b = SlabLoads(
             side=sizes.n,
@@ -422,6 +434,7 @@ class Products(Space):
             slots=t.get("l1b", 2),
             size=s.groups * s.k * s.n * e,
             held=self.held[1],
+            fetched=self._fetched(sizes.n, s.n, k_rows=k_rows_b),
         )
         return a, b
 
@@ -432,11 +445,30 @@ class Products(Space):
         asked = t["cores"] * rounds * operand.side * sizes.depth * e
         return OperandLoads(
             start=operand.start,
+            # Of one move these are cycles of rows.
+            beside=operand.start - self._port.startup_cycles if self._port.variant else 0,
             size=operand.load_bytes,
             slots=operand.slots,
             until=np.where(operand.held, 0, rounds),
             copies=np.maximum(1, asked / operand.size),
+            fetched=operand.fetched,
         )
+
+    def _fetched(self, side: Floats, total: int, *, k_rows: bool) -> Floats:
+        """How many times the bytes of a load a core fetches, in whole sectors of the L2.
+
+        Rows along K have the rest of a sector in the next slab. Where a slab takes several moves,
+        bytes that are fetched with one come besides those of all.
+        """
+        s, l2, e = self.shape, self.device.l2, self.shape.dtype.bytes
+        if s.blocked or l2 is None:
+            return np.ones_like(side)
+        moves = self._port.variant == ""
+        if not k_rows:
+            return np.full_like(side, 1.0 + moves)
+        row, sector = side * e, l2.sector_bytes
+        wide = np.minimum(np.ceil(row / sector) * sector, np.maximum(row, total * e))
+        return np.asarray(wide / row + moves)
 
     def _traffic(self, t: Columns, sizes: ProductSizes, a: SlabLoads, b: SlabLoads) -> SharedBytes:
         """Bytes that all cores move."""

@@ -139,9 +139,7 @@ def test_every_product_has_a_tiling_with_room_in_the_bias_table(
     for kind in ("fp16", "fp32"):
         a, b, bias = (npusim.spec(shape, kind) for shape in ((m, 2048), (2048, n), (n,)))
         plain, added = (npusim.ops.matmul(a, b, *c, device=device) for c in ((), (bias,)))
-        # A lone row has a tiling 3 % behind the one with a bias: estimates do not know the rate of
-        # a core alone.
-        assert 0.97 * plain.cycles < added.cycles < 1.1 * plain.cycles
+        assert plain.cycles < added.cycles < 1.1 * plain.cycles
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -51,7 +51,7 @@ def names(result: Result) -> list[str]:
     return [run.name for run in result.runs]
 
 
-@pytest.mark.parametrize(("result", "most"), [("output", 44), ("weight", 42), ("input", 41)])
+@pytest.mark.parametrize(("result", "most"), [("output", 44), ("weight", 40), ("input", 41)])
 def test_a_filter_as_large_as_the_map_is_one_product(result: str, most: float) -> None:
     """They took 272, 629 and 1,362 us; a product of the same sums takes 36 to 42 us."""
     c = layer(1024, 64, (7, 7), (7, 7), 1024)
@@ -69,7 +69,7 @@ def test_a_filter_as_large_as_the_map_is_one_product(result: str, most: float) -
     ("c", "most"),
     [
         (layer(32, 3, (224, 224), (14, 14), 1024), {"output": 122, "weight": 109, "input": 97}),
-        (layer(1, 3, (16, 224, 224), (2, 16, 16), 1024), {"output": 37, "weight": 41, "input": 45}),
+        (layer(1, 3, (16, 224, 224), (2, 16, 16), 1024), {"output": 37, "weight": 41, "input": 44}),
     ],
 )
 def test_patches_between_blocks_and_of_clips(c: Convolution, most: dict[str, float]) -> None:

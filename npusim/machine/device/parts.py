@@ -15,7 +15,7 @@ from functools import cached_property
 from math import lcm
 from typing import Any
 
-from npusim.base.integers import fixed_rate
+from npusim.base.integers import RATE_BITS, fixed_rate
 from npusim.base.quantities import Quantity, Range
 from npusim.machine.device.pieces import pieces
 
@@ -236,6 +236,11 @@ class Path:
     def rate(self) -> float:
         """``bytes_per_cycle`` as a float, for estimates."""
         return float(self.bytes_per_cycle)
+
+    @cached_property
+    def memory_rate(self) -> float:
+        """The most that bytes from main memory get, as a float, for estimates."""
+        return self.fixed_memory_rate / (1 << RATE_BITS)
 
     def pieces(self, rows: int, row_bytes: int, offset: int = 0, pitch: int = 0) -> int:
         """Pieces, at ``row_cycles`` each, of ``rows``, the first ``offset`` bytes behind one."""
