@@ -1,14 +1,15 @@
 """Best-first search among candidates: what has the least bound is looked at more closely.
 
-A candidate first has a bound in closed form, then one from its program, then its simulated time.
-Whatever is least of all is looked at next. When that is a simulated time, no other candidate can
-be faster: the tiling is proved best among the candidates, on simulated time. In this order no
-candidate is simulated whose bound is above the best time, so none is simulated in vain but for
-those of the last step. A search that may end before can be led to some that may be good first.
+A candidate first has a bound in closed form, then its simulated time. The one with the least bound
+is simulated next. When no bound is below the best time, no other candidate can be faster: the
+tiling is proved best among the candidates, on simulated time. In this order no candidate is built
+whose bound is above the best time, but for those of the last step. A search that may end before can
+be led to some that may be good first. There is no bound between the two: one from the program takes
+as long as the simulation, and both take less than to build it.
 
 The order, and so the table, depends neither on how many processes look nor on what a store knows.
 
-Candidates are bounded and timed by several processes, which do not look at what a store knows.
+Candidates are timed by several processes, which do not look at what a store knows.
 """
 
 from __future__ import annotations
@@ -31,15 +32,13 @@ from npusim.machine.program.kernel import Kernel
 from npusim.reuse.store import Store
 
 #: States of a candidate. "pruned": its bound is above the best time; "open": the budget ended.
-#: "same" runs like another candidate, and counts for none.
 SIMULATED = "simulated"
 PRUNED = "pruned"
 ILLEGAL = "illegal"
 OPEN = "open"
-SAME = "same"
 
-#: Candidates looked at in one step, which is the same for any number of processes.
-_BOUNDS, _TIMES = 32, 4
+#: Candidates simulated in one step, which is the same for any number of processes.
+_AT_ONCE = 8
 
 
 class Budget(NamedTuple):
@@ -73,11 +72,10 @@ class Budget(NamedTuple):
 
 @dataclass
 class TilingRow:
-    """One candidate: its bounds and time in cycles with every launch, and what became of it."""
+    """One candidate: its bound and time in cycles with every launch, and what became of it."""
 
     kernel: Kernel
     least: int
-    bound: int = 0
     cycles: int = 0
     state: str = OPEN
     reason: str = ""
@@ -86,7 +84,7 @@ class TilingRow:
     @property
     def lower_bound(self) -> int:
         """The best bound there is; of a simulated candidate its time."""
-        return self.cycles or max(self.bound, self.least)
+        return self.cycles or self.least
 
 
 @dataclass
@@ -116,31 +114,27 @@ class BestFirstSearch:
     rows: list[TilingRow] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._heap: list[tuple[int, int, int]] = []  # bound, how good it is, row
-        self._seen: dict[str, int] = {}
+        self._heap: list[tuple[int, int]] = []  # bound, row
         self._admitted: set[Kernel] = set()
         self._best: int | float = inf
-        self.bounded = self.simulated = 0
+        self.simulated = 0
         self.begun = time.monotonic()
 
     def begin(self, workers: SearchWorkers) -> None:
         """Simulate the seeds in any case."""
         self._add(self.seeds)
         self._heap.clear()
-        self._bound(range(len(self.rows)), workers)
-        self._heap.clear()
-        self._time([i for i, row in enumerate(self.rows) if row.state == OPEN], workers)
+        self._time(range(len(self.rows)), workers)
 
     def lead(self, kernels: Iterable[Kernel], workers: SearchWorkers) -> bool:
         """Simulate what may be the best of these, in order, as far as the budget goes; whether the
         best became better."""
         before, candidates = self._best, list(kernels)
-        for begin in range(0, len(candidates), _TIMES):
+        for begin in range(0, len(candidates), _AT_ONCE):
             first = len(self.rows)
             if self._over():
                 break
-            self._add(candidates[begin : begin + _TIMES])
-            self._bound(self._hopeful(first), workers)
+            self._add(candidates[begin : begin + _AT_ONCE])
             hopeful = self._hopeful(first)
             runs = self.budget.runs
             self._time(hopeful if runs is None else hopeful[: runs - self.simulated], workers)
@@ -155,10 +149,7 @@ class BestFirstSearch:
         """Look at what has the least bound, until the proof or the end of the budget."""
         self._admit(self.candidates)
         while self._heap and self._heap[0][0] < self._best and not self._over():
-            if self._heap[0][1]:
-                self._time(self._take(1, _TIMES), workers)
-            else:
-                self._bound(self._take(0, _BOUNDS), workers)
+            self._time(self._take(), workers)
 
     def end(self) -> None:
         """Say of what is left whether it may still be faster than the best."""
@@ -168,8 +159,8 @@ class BestFirstSearch:
 
     def _hopeful(self, first: int) -> list[int]:
         """Rows from ``first`` on that may be the best, least bound first; they leave the heap."""
-        hopeful = [i for bound, _, i in sorted(self._heap) if i >= first and bound < self._best]
-        self._heap = [entry for entry in self._heap if entry[2] not in hopeful]
+        hopeful = [i for bound, i in sorted(self._heap) if i >= first and bound < self._best]
+        self._heap = [entry for entry in self._heap if entry[1] not in hopeful]
         heapq.heapify(self._heap)
         return hopeful
 
@@ -183,13 +174,13 @@ class BestFirstSearch:
         self._admit((candidate, self.problem.least(candidate)) for candidate in candidates)
 
     def _admit(self, candidates: Iterable[tuple[Kernel, int]]) -> None:
-        """Candidates with their bounds in closed form."""
+        """Candidates with their bounds in closed form; what runs like another counts once."""
         for candidate, least in candidates:
-            if candidate not in self._admitted:
-                self._admitted.add(candidate)
-                row = TilingRow(candidate, least)
-                heapq.heappush(self._heap, (row.least, 0, len(self.rows)))
-                self.rows.append(row)
+            clipped = candidate.clipped
+            if clipped not in self._admitted:
+                self._admitted.add(clipped)
+                heapq.heappush(self._heap, (least, len(self.rows)))
+                self.rows.append(TilingRow(candidate, least))
 
     def _over(self) -> bool:
         runs, seconds = self.budget
@@ -197,48 +188,33 @@ class BestFirstSearch:
             return True
         return seconds is not None and time.monotonic() - self.begun >= seconds
 
-    def _take(self, level: int, most: int) -> list[int]:
-        """The next rows that need the same look, as long as none may be faster than the best."""
-        if level and self.budget.runs is not None:
+    def _take(self) -> list[int]:
+        """The next rows, as long as none may be faster than the best."""
+        most, heap = _AT_ONCE, self._heap
+        if self.budget.runs is not None:
             most = min(most, self.budget.runs - self.simulated)
         taken: list[int] = []
-        heap = self._heap
-        while heap and heap[0][1] == level and heap[0][0] < self._best and len(taken) < most:
-            taken.append(heapq.heappop(heap)[2])
+        while heap and heap[0][0] < self._best and len(taken) < most:
+            taken.append(heapq.heappop(heap)[1])
         return taken
 
-    def _bound(self, rows: Iterable[int], workers: SearchWorkers) -> None:
-        """Bounds from programs; what cannot run or runs like another leaves the search."""
-        chosen = list(rows)
-        findings = self._look("bound", chosen, workers)
+    def _time(self, places: Iterable[int], workers: SearchWorkers) -> None:
+        """Times of rows, which leave the search; of what cannot run the reason."""
+        chosen = list(places)
+        kernel = self.problem.kernel
+        findings = workers.look([changes(kernel, self.rows[i].kernel) for i in chosen])
         for i, finding in zip(chosen, findings, strict=True):
             row = self.rows[i]
-            self.bounded += 1
             if finding.reason:
                 row.state = ILLEGAL
                 row.reason = finding.reason
-            elif self._seen.setdefault(finding.alike, i) != i:
-                row.state = SAME
-            else:
-                row.bound = max(finding.cycles, row.least)
-                row.gm_bytes = finding.gm_bytes
-                heapq.heappush(self._heap, (row.bound, 1, i))
-        self._tell()
-
-    def _time(self, chosen: list[int], workers: SearchWorkers) -> None:
-        findings = self._look("time", chosen, workers)
-        for i, finding in zip(chosen, findings, strict=True):
-            row = self.rows[i]
+                continue
             row.cycles = finding.cycles
+            row.gm_bytes = finding.gm_bytes
             row.state = SIMULATED
             self._best = min(self._best, finding.cycles)
             self.simulated += 1
         self._tell()
-
-    def _look(self, stage: str, chosen: list[int], workers: SearchWorkers) -> list[Found]:
-        """Bounds or times of rows, as ``stage`` says."""
-        kernel = self.problem.kernel
-        return workers.look(stage, [changes(kernel, self.rows[i].kernel) for i in chosen])
 
     def _tell(self) -> None:
         if self.report is not None:
@@ -264,11 +240,9 @@ class SearchWorkers(Processes):
         #: Candidates found in the store so far, and computed.
         self.from_store = self.computed = 0
 
-    def look(self, stage: str, candidates: Sequence[Changes]) -> list[Found]:
-        """The "bound" or the "time" of each candidate, in order."""
-        names = [
-            f"{self.problem.key} {stage} {sorted(changes.items())!r}" for changes in candidates
-        ]
+    def look(self, candidates: Sequence[Changes]) -> list[Found]:
+        """The time of each candidate, in order."""
+        names = [f"{self.problem.key} {sorted(changes.items())!r}" for changes in candidates]
         rows = {name: self.store.get(name) for name in names}
         stored = {name: Found(*row) for name, row in rows.items() if row is not None}
         missing = {
@@ -278,16 +252,16 @@ class SearchWorkers(Processes):
         }
         self.from_store += len(names) - len(missing)
         self.computed += len(missing)
-        new = dict(zip(missing, self._compute(stage, list(missing.values())), strict=True))
+        new = dict(zip(missing, self._compute(list(missing.values())), strict=True))
         self.store.put(new.items())
         return [stored[name] if name in stored else new[name] for name in names]
 
-    def _compute(self, stage: str, candidates: list[Changes]) -> list[Found]:
+    def _compute(self, candidates: list[Changes]) -> list[Found]:
         if self.jobs == 1 or len(candidates) < 2:
-            return [look(self.problem, stage, changes) for changes in candidates]
+            return [look(self.problem, changes) for changes in candidates]
         size = ceil_div(len(candidates), 2 * self.jobs)
         chunks = [candidates[begin : begin + size] for begin in range(0, len(candidates), size)]
-        by_chunk = dict(self.each(partial(_look, stage), chunks, self._chunk_name))
+        by_chunk = dict(self.each(_look, chunks, self._chunk_name))
         return [finding for place in range(len(chunks)) for finding in by_chunk[place]]
 
     def _chunk_name(self, chunk: Sequence[Changes]) -> str:
@@ -296,11 +270,11 @@ class SearchWorkers(Processes):
         return f"{first} and {len(chunk) - 1} more" if len(chunk) > 1 else first
 
 
-def look(problem: TuningProblem, stage: str, changes: Changes) -> Found:
-    """Bound or time one candidate, as ``stage`` says; an error names it."""
+def look(problem: TuningProblem, changes: Changes) -> Found:
+    """Time one candidate; an error names it."""
     candidate = problem.candidate(changes)
     with naming(partial(_candidate_name, candidate)):
-        return problem.bound(candidate) if stage == "bound" else problem.time(candidate)
+        return problem.time(candidate)
 
 
 def _candidate_name(candidate: Kernel) -> str:
@@ -312,8 +286,8 @@ def _candidate_name(candidate: Kernel) -> str:
 _HELD: list[TuningProblem] = []
 
 
-def _look(stage: str, candidates: list[Changes]) -> list[Found]:
-    return [look(_HELD[0], stage, changes) for changes in candidates]
+def _look(candidates: list[Changes]) -> list[Found]:
+    return [look(_HELD[0], changes) for changes in candidates]
 
 
 def _begin(problem: TuningProblem) -> None:
