@@ -94,7 +94,14 @@ def way_out(device: Device) -> Path:
 
 
 def drain_cycles(
-    device: Device, m: Numbers, n: Numbers, size: Numbers, lines: Numbers = 1, around: Numbers = 0
+    device: Device,
+    m: Numbers,
+    n: Numbers,
+    size: Numbers,
+    lines: Numbers = 1,
+    around: Numbers = 0,
+    *,
+    means: bool = False,
 ) -> tuple[Numbers, Numbers, Numbers]:
     """Cycles in which ``m`` x ``n`` sums leave the core as elements of ``size`` bytes.
 
@@ -102,14 +109,16 @@ def drain_cycles(
     the cycles after which the next can follow, and how many moves wait in one queue.
 
     Over UB two pipes work side by side. There lines may first be put between zeros, so many
-    positions ``around`` them in all, which leave at once.
+    positions ``around`` them in all, which leave at once. Of ``means`` nothing is rounded up, which
+    might be more than the mean of what is.
     """
     if device.has_path("L0C", "GM"):
         cycles = lines * Move.cycles(device.path("L0C", "GM"), m * n * size / lines)
         return cycles, cycles, lines
     into, out = device.path("L0C", "UB"), device.path("UB", "GM")
-    rows = np.ceil(m / 16) * 16
-    pieces = np.ceil(n / 16 / np.maximum(1, columns_in_ub(device, rows + around, size)))
+    rows = m if means else np.ceil(m / 16) * 16
+    pieces = n / 16 / np.maximum(1, columns_in_ub(device, rows + around, size))
+    pieces = np.maximum(1, pieces if means else np.ceil(pieces))
     moves = pieces * np.where(around > 0, 1, lines)
     through = Move.cycles(into, rows * n * 4, moves=pieces)
     stored = Move.cycles(out, np.maximum(m, around) * n * size, moves=moves)

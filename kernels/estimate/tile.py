@@ -22,6 +22,7 @@ from npusim.kernels.estimate.work import Floats, Work
 from npusim.language import Device
 from npusim.machine.device.parts import Path
 from npusim.machine.isa.base import Numbers
+from npusim.machine.timing.links import ONE, waiting
 
 #: How many of the cores drain their tiles at the same time; fitted to simulated kernels.
 DRAINING = 0.9
@@ -158,17 +159,92 @@ def estimate(device: Device, tile: TileWork, math: str) -> Work:
     )
 
 
-def bound(device: Device, tile: TileWork, product: ProductCycles) -> Floats:
+def bound(
+    device: Device,
+    mean: TileWork,
+    least: TileWork,
+    products: tuple[ProductCycles, ProductCycles],
+) -> Floats:
     """Cycles that no simulation of a candidate falls below, without what is beside the kernel.
 
-    ``tile`` is the mean over all cores: these take their share of it, and each pipe and memory is
-    as fast as alone. ``product`` gives the cycles of an mmad of mean sizes m, k and n.
+    Some core has as much work as the ``mean`` over all cores; and some core has so many tiles as
+    their number over that of the cores, rounded up, none of which is smaller than the ``least``.
+    Each pipe and memory is as fast as alone, but before it come the first loads, and behind it the
+    last drain. ``products`` give the cycles of an mmad of mean sizes m, k and n, and of true ones.
     """
-    step, rest = tile.step, tile.rest
-    traffic = tile.traffic
     main = device.main_read_rate
-    requests = traffic.requests - traffic.spared
-    work = Work(
+    traffic = mean.traffic
+    of_mean = _alone(mean, products[0])
+    of_least = _alone(least, products[1])
+    share = mean.items / mean.cores
+    most = np.ceil(share)
+    busy = _pipes(of_mean, share, share / mean.first.every, share / mean.second.every)
+    whole = _pipes(
+        of_least,
+        most,
+        np.maximum(1, most / least.first.every),
+        np.maximum(1, most / least.second.every),
+    )
+    edges = _edges(least, of_least, _pipes(of_mean, 1, 1, 1))
+    requests = np.maximum(0, traffic.requests - traffic.spared)
+    asked = busy.size * mean.cores / costs.read_rate(device, traffic.asked, requests)
+    waited = traffic.missing * waiting(device.l2) / ONE / device.shared_read_rate
+    first = np.minimum(least.first.start, least.second.start)
+    times = (
+        edges.l0 + np.maximum(busy.l0, whole.l0) + edges.drain,
+        edges.cube + np.maximum(busy.cube, whole.cube) + edges.behind_cube,
+        edges.out + np.maximum(busy.out, whole.out),
+        np.maximum(busy.loads, whole.loads) + edges.drain,
+        first + asked + waited + edges.drain,
+        first + traffic.missing / main + edges.drain,
+        edges.out + traffic.stored,
+        busy.issue,
+    )
+    longest: Floats = reduce(np.maximum, times)
+    return longest
+
+
+class _Edges(NamedTuple):
+    """Cycles of a core before pipes begin at the earliest, and behind them.
+
+    Before the loads to ``l0``, the ``cube`` and the way ``out``; behind the last load to L1 or L0
+    there is a ``drain``, and ``behind_cube`` what is left of it.
+    """
+
+    l0: Numbers
+    cube: Numbers
+    out: Numbers
+    drain: Numbers
+    behind_cube: Numbers
+
+
+def _edges(least: TileWork, work: Work, item: _Pipes) -> _Edges:
+    """The edges of a core whose tiles are none smaller than the ``least``.
+
+    ``item`` is the mean work of a tile: if that of the least is as much, all are alike.
+    """
+    w: Any = work
+    first, second, step = least.first, least.second, least.step
+    loads = [operand.start + operand.size / least.rate for operand in (first, second)]
+    both = loads[0] + loads[1]
+    of_least = _pipes(work, 1, 1, 1)
+    # The pipe has one operand in L0 when the other comes to L1: how long that took is known where
+    # all tiles are alike.
+    alike = np.isclose(of_least.l0, item.l0)
+    shorter = np.minimum(loads[0], loads[1])
+    begin = np.maximum(shorter, np.where(alike, both - np.maximum(step.a, step.b), 0))
+    ready = both + np.minimum(step.a, step.b)
+    # Under the unit flag a drain follows the last product.
+    out = ready + of_least.cube - np.where(least.unit_flag > 0, np.maximum(w.m, w.rest_m), 0)
+    drain = least.drain.pace
+    behind = np.where(least.unit_flag > 0, 0, drain)
+    return _Edges(l0=begin, cube=ready, out=out, drain=drain, behind_cube=behind)
+
+
+def _alone(tile: TileWork, product: ProductCycles) -> Work:
+    """The work of a core that has all memories for itself."""
+    step, rest = tile.step, tile.rest
+    return Work(
         **_counted(tile),
         first_period=1,
         first_until=0,
@@ -182,12 +258,10 @@ def bound(device: Device, tile: TileWork, product: ProductCycles) -> Floats:
         pace=tile.drain.pace,
         stall=0,
         lag=-1.0,
-        shared=costs.read_rate(device, traffic.asked, requests),
-        main=main,
-        least=np.maximum(traffic.stored, traffic.missing / main),
+        shared=np.inf,
+        main=np.inf,
+        least=0,
     )
-    items = tile.items / tile.cores
-    return _longest(work, items, items / tile.first.every, items / tile.second.every)
 
 
 def busy_cycles(work: Work) -> Floats:
@@ -197,7 +271,13 @@ def busy_cycles(work: Work) -> Floats:
     """
     w: Any = work
     items = np.ceil(w.items / w.cores)
-    return _longest(work, items, np.ceil(items / w.first_every), np.ceil(items / w.second_every))
+    turns = [np.ceil(items / every) for every in (w.first_every, w.second_every)]
+    pipes = _pipes(work, items, *turns)
+    loads = np.maximum(pipes.loads, pipes.size * w.cores / w.shared)
+    longest: Floats = reduce(
+        np.maximum, (pipes.l0, pipes.cube, pipes.issue, loads, pipes.out, w.least)
+    )
+    return longest
 
 
 def _counted(tile: TileWork) -> dict[str, Any]:
@@ -233,24 +313,34 @@ def _counted(tile: TileWork) -> dict[str, Any]:
     }
 
 
-def _longest(work: Work, items: Numbers, first_turns: Numbers, second_turns: Numbers) -> Floats:
-    """Cycles of the busiest pipe or memory of a core with so many tiles.
+class _Pipes(NamedTuple):
+    """Cycles in which the pipes of a core are busy: loads to L0, the cube, the scalar pipe that
+    issues, loads to L1 of so many bytes (``size``), and the way out."""
 
-    Its operands come so many ``first_turns`` and ``second_turns``.
-    """
+    l0: Numbers
+    cube: Numbers
+    issue: Numbers
+    loads: Numbers
+    size: Numbers
+    out: Numbers
+
+
+def _pipes(work: Work, items: Numbers, first_turns: Numbers, second_turns: Numbers) -> _Pipes:
+    """The pipes of a core with so many tiles, whose operands come so many turns."""
     w: Any = work
     steps = items * w.firsts * w.seconds * w.steps
     rests = steps / w.run
-    l0 = (steps - rests) * (w.a + w.b) + rests * w.rest_l0
-    cube = (steps - rests) * w.m + rests * w.rest_m
     firsts = w.firsts * first_turns
     seconds = w.firsts * w.seconds * second_turns
     size = firsts * w.first_bytes + seconds * w.second_bytes
-    loads = firsts * w.first_start + seconds * w.second_start + size / w.rate
-    loads = np.maximum(loads, size * w.cores / w.shared)
-    pipes = (l0, cube, steps * w.issue, loads, items * w.pace, w.least)
-    longest: Floats = reduce(np.maximum, pipes)
-    return longest
+    return _Pipes(
+        l0=(steps - rests) * (w.a + w.b) + rests * w.rest_l0,
+        cube=(steps - rests) * w.m + rests * w.rest_m,
+        issue=steps * w.issue,
+        loads=firsts * w.first_start + seconds * w.second_start + size / w.rate,
+        size=size,
+        out=items * w.pace,
+    )
 
 
 def _used(step: CubeStep, cycles: Numbers) -> Numbers:

@@ -43,7 +43,9 @@ class GradientSizes(NamedTuple):
     ``steps`` of ``k`` positions, the last of which has the ``rest``. Loads to L1 are of ``x_moves``
     and ``dy_moves``. Steps bring dy to L0A in ``step_moves``, or ``rest_moves``, and fetch columns
     of img2col in ``x_fetch`` and ``dy_fetch`` cycles per position. What comes first comes anew
-    after ``first_every`` items. Slots of L1 have ``shared`` banks.
+    after ``first_every`` items. Slots of L1 have ``shared`` banks. A load has as many ``images``,
+    each of so many ``real`` positions and ``pixels`` of so many ``planes`` of x. ``means`` are of
+    tiles that differ.
     """
 
     items: IntArray
@@ -62,10 +64,15 @@ class GradientSizes(NamedTuple):
     first_every: IntArray
     second_every: Any
     shared: npt.NDArray[np.bool_]
+    planes: Floats
+    real: Floats
+    pixels: Floats
+    images: Any
+    means: bool = False
 
 
 #: Columns of cuts that say how operands come to L1.
-_OF_LOADS = ("images", "runs", "real", "pixels", "x_pieces", "dy_pieces")
+_OF_LOADS = ("images", "runs", "x_pieces", "dy_pieces")
 
 
 @dataclass(frozen=True)
@@ -164,47 +171,102 @@ class Gradient(Space):
             first_every=t["group"],
             second_every=1,
             shared=t["slots"] > 1,
+            planes=t["planes"],
+            real=of["real"],
+            pixels=of["pixels"],
+            images=of["images"],
         )
 
     def mean(self, t: Columns) -> GradientSizes:
         """See ``pipeline.Space``."""
         s, of = self.shape, chosen(self.of_cut, t["cut"])
-        items = self._tiles(t) * t["parts"] * t["passes"]
         high, wide = s.plan.cout_g, self._mean_columns
         depth = sum(self._depths) / len(self._depths)
         slabs = s.n * depth * of["slabs"] / t["parts"] / of["images"] / t["passes"]
         # Of 16 channels more positions are padded.
         alone = of["real"] * of["images"] / of["runs"]
-        positions = of["positions"] if s.c0 == 16 else alone
+        return self._optimistic(
+            t,
+            sides=(high / -(-high // t["m"]), wide / -(-wide // t["n"])),
+            slabs=slabs,
+            positions=of["positions"] * of["sixteens"] if s.c0 == 16 else alone,
+            fetch=of["mean_fetch"],
+        )._replace(planes=t["planes"], real=of["real"], pixels=of["pixels"], means=True)
+
+    def least(self, t: Columns) -> GradientSizes:
+        """See ``pipeline.Space``: the last tile, the smallest slab, the last images."""
+        s, of = self.shape, chosen(self.of_cut, t["cut"])
+        high, (_, wide) = s.plan.cout_g, self._runs
+        m = high - (-(-high // t["m"]) - 1) * t["m"]
+        n = wide - (-(-wide // t["n"]) - 1) * t["n"]
+        if self.form == "bands":  # of which the last may be narrow
+            n = np.minimum(n, s.c0)
+        slabs = s.n * min(self._depths) * of["slabs"]
+        loads = np.floor(slabs / t["parts"]) / of["images"]
+        loads = np.where(t["passes"] > 1, loads - (t["passes"] - 1) * t["stay"], loads)
+        positions = of["positions"] * of["sixteens"] if s.c0 == 16 else of["real"]
+        uneven_slabs = of["least_real"] < of["real"]
+        positions = np.where(uneven_slabs, of["least_real"], positions)
+        return self._optimistic(
+            t,
+            sides=(m / 1.0, n / 1.0),
+            slabs=np.maximum(0, loads),
+            positions=positions,
+            fetch=of["least_fetch"],
+        )._replace(
+            planes=(n // s.c0 - 1) // self.taps + 1,
+            real=of["least_real"],
+            pixels=of["least_pixels"],
+            images=of["images"] * of["rest"],
+        )
+
+    def _optimistic(
+        self,
+        t: Columns,
+        *,
+        sides: tuple[Floats, Floats],
+        slabs: Floats,
+        positions: Floats,
+        fetch: Floats,
+    ) -> GradientSizes:
+        """Sizes for a bound: tiles with such ``sides`` m and n, and so many ``slabs``.
+
+        Each has so many ``positions`` and is fetched at ``fetch`` cycles for each of them.
+        """
+        of = chosen(self.of_cut, t["cut"])
         steps = np.maximum(1, positions / t["k"])  # as few as there are, all of the mean
-        k = positions / steps
+        items = self._tiles(t) * t["parts"] * t["passes"]
         # The only slab may stay for the next tile, which estimates leave out.
         stays = slabs < 2
         rounds = -(-items // t["cores"])
         several = (t["group"] == 1) | (t["stay"] > 1)
         return GradientSizes(
             items=items,
-            m=high / -(-high // t["m"]),
-            n=wide / -(-wide // t["n"]),
+            m=sides[0],
+            n=sides[1],
             slabs=slabs,
             steps=steps,
-            k=k,
-            rest=k,
+            k=positions / steps,
+            rest=positions / steps,
             x_moves=1,
             dy_moves=1,
             step_moves=1,
             rest_moves=1,
-            x_fetch=of["mean_fetch"],
-            dy_fetch=0 * of["fetch"],
+            x_fetch=fetch,
+            dy_fetch=of["least_dy_fetch"],
             first_every=np.where(stays, rounds, t["group"]),
             second_every=np.where(stays, rounds, 1),
             shared=(t["slots"] > 1) & several,
+            planes=t["planes"],
+            real=of["real"],
+            pixels=of["pixels"],
+            images=of["images"],
         )
 
     def tile(self, t: Columns, sizes: GradientSizes) -> TileWork:
         """See ``pipeline.Space``."""
         of = {name: self.of_cut[name][t["cut"]] for name in _OF_LOADS}
-        x, dy = self._loads(t, sizes, of)
+        x, dy = self._loads(t, sizes)
         # What stays in L1 for several tiles comes first.
         first, second = swapped((t["group"] > 1) & (t["of_x"] == 0), x, dy)
         slots = np.where(t["group"] > 1, t["stay"], t["slots"])
@@ -244,12 +306,10 @@ class Gradient(Space):
         x_every = np.where(t["of_x"] == 1, t["group"], 1)
         return x_every, np.where(t["of_x"] == 0, t["group"], 1)
 
-    def _loads(
-        self, t: Columns, sizes: GradientSizes, of: Columns
-    ) -> tuple[OperandLoads, OperandLoads]:
+    def _loads(self, t: Columns, sizes: GradientSizes) -> tuple[OperandLoads, OperandLoads]:
         """The loads of x and dy to L1, each as if it came for every tile."""
-        x_bytes = of["images"] * t["planes"] * of["pixels"] * 32
-        dy_bytes = of["images"] * of["real"] * sizes.m * self.element
+        x_bytes = sizes.images * sizes.planes * sizes.pixels * 32
+        dy_bytes = sizes.images * sizes.real * sizes.m * self.element
         x_missing, dy_missing = self._lacking(t, sizes, x_bytes, dy_bytes)
         x = OperandLoads(
             start=sizes.x_moves * self._port.startup_cycles,
@@ -294,7 +354,9 @@ class Gradient(Space):
 
     def _drain(self, t: Columns, sizes: GradientSizes) -> WayOut:
         """The way out of a tile."""
-        cycles, pace, _ = costs.drain_cycles(self.device, sizes.m, sizes.n, 4)
+        cycles, pace, _ = costs.drain_cycles(
+            self.device, sizes.m, sizes.n, 4, means=sizes.means
+        )
         factor = np.where(t["parts"] > 1, self._atomic_factor, 1)
         return WayOut(cycles=cycles, pace=pace, written=sizes.m * sizes.n * 4 * factor)
 

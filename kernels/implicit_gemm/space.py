@@ -60,7 +60,8 @@ class GemmSizes(NamedTuple):
     ``step_moves`` and ``rest_moves``, a column of the input ``fetch`` cycles for its
     positions. Loads to L1 are of ``x_moves``, of ``x_rows`` in GM, and ``w_moves``; they
     come anew after ``x_every`` and ``w_every`` items. ``lines`` of ``length`` positions leave, each
-    position ``apart`` from the next, with zeros ``around`` them.
+    position ``apart`` from the next, with zeros ``around`` them. A tile is of so many ``images``;
+    ``means`` are of tiles that differ.
     """
 
     m: Floats
@@ -88,6 +89,8 @@ class GemmSizes(NamedTuple):
     length: Any
     apart: Any
     around: Any
+    images: Any
+    means: bool = False
 
 
 @dataclass(frozen=True)
@@ -257,16 +260,61 @@ class Products(Space):
             length=of["length"],
             apart=of["apart"],
             around=of["around"],
+            images=of["images"],
         )
 
     def mean(self, t: Columns) -> GemmSizes:
         """See ``pipeline.Space``."""
-        g, of, rounds = self.geometry, chosen(self.of_cut, t["cut"]), self._rounds(t)
+        g, of = self.geometry, chosen(self.of_cut, t["cut"])
         # The last images may be fewer.
-        share = g.images / of["images"] / np.ceil(g.images / of["images"])
-        m, n, taps = of["m"] * share, self._mean_n(t), of["taps"]
-        # The last planes of an odd number are padding that fills a fractal, and are not loaded.
-        planes_in = g.all_in / -(-g.all_in // g.planes_in)
+        full, rest = np.divmod(g.images, of["images"])
+        count = full + (rest > 0)
+        share = g.images / of["images"] / count
+        sizes = self._optimistic(
+            t,
+            m=(full * of["m"] + rest / of["images"] * of["real_m"]) / count,
+            n=self._mean_n(t),
+            taps=of["taps"],
+            planes_in=g.all_in / -(-g.all_in // g.planes_in),
+            reads=self._mean_depth * of["reads"],
+        )
+        return sizes._replace(
+            pixels=of["pixels"],
+            fetch=of["mean_fetch"] * share,
+            images=of["images"] * share,
+            means=True,
+        )
+
+    def least(self, t: Columns) -> GemmSizes:
+        """See ``pipeline.Space``: the smallest slab, the last images, channels and planes."""
+        g, of = self.geometry, chosen(self.of_cut, t["cut"])
+        rest = g.images % of["images"]
+        images = np.where(rest > 0, rest, of["images"])
+        # Of fewer images positions may be padded less.
+        unpadded = np.maximum(1, of["least_m"] - 15) * images / of["images"]
+        last = g.planes_out * g.c0 - (t["tiles_n"] - 1) * t["n"]
+        sizes = self._optimistic(
+            t,
+            m=np.where(rest > 0, unpadded, of["least_m"]),
+            n=np.maximum(1, last) / 1.0,
+            taps=of["least_taps"] / 1.0,
+            planes_in=g.all_in - (-(-g.all_in // g.planes_in) - 1) * g.planes_in,
+            reads=float(min((len(pairs) for pairs in g.live if pairs), default=0)),
+        )
+        return sizes._replace(
+            pixels=of["least_pixels"] / 1.0,
+            fetch=of["least_fetch"] * images / of["images"],
+            images=images,
+        )
+
+    def _optimistic(
+        self, t: Columns, *, m: Floats, n: Floats, taps: Floats, planes_in: float, reads: Floats
+    ) -> GemmSizes:
+        """Sizes for a bound: tiles of ``m`` x ``n``, each with so many ``reads`` of ``taps``.
+
+        The last planes of an odd number are padding that fills a fractal, and are not loaded.
+        """
+        of, rounds = chosen(self.of_cut, t["cut"]), self._rounds(t)
         chunks = np.ceil(planes_in / t["planes"])
         planes = planes_in / chunks
         parts = np.maximum(1, taps / t["columns"])
@@ -275,7 +323,6 @@ class Products(Space):
         steps = np.maximum(1, columns / t["k"])  # as few as there are, all of the mean
         k = columns / steps
         moves = k if self.rotated else np.maximum(1, _fractal_loads(k, n))
-        reads = self._mean_depth * of["reads"] * chunks
         # What stays, and what few taps need of it, may come in one load.
         several = (t["resident"] > 0) | (self._phases[t["cut"]] > 1)
         single = np.ones(1)
@@ -284,11 +331,11 @@ class Products(Space):
             n=n,
             wide=n,
             taps=taps,
-            pixels=of["pixels"] * share,
+            pixels=of["pixels"],
             planes_in=planes_in,
             planes=planes,
-            reads=reads,
-            firsts=reads,
+            reads=reads * chunks,
+            firsts=reads * chunks,
             seconds=seconds,
             steps=steps,
             k=k,
@@ -305,6 +352,7 @@ class Products(Space):
             length=m,
             apart=single,
             around=np.zeros(1),
+            images=of["images"],
         )
 
     def tile(self, t: Columns, sizes: GemmSizes) -> TileWork:
@@ -353,11 +401,10 @@ class Products(Space):
 
     def _loads(self, t: Columns, sizes: GemmSizes) -> tuple[OperandLoads, OperandLoads]:
         """The loads of input and weights to L1."""
-        images = self.of_cut["images"][t["cut"]]
         columns = sizes.planes * sizes.taps / sizes.seconds
         x = OperandLoads(
             start=sizes.x_moves * self._port.startup_cycles,
-            size=sizes.planes * sizes.pixels * images * 32,
+            size=sizes.planes * sizes.pixels * sizes.images * 32,
             slots=t["l1_slots"],
             every=sizes.x_every,
         )
@@ -401,7 +448,7 @@ class Products(Space):
         g, device, element = self.geometry, self.device, self.dtype.bytes
         n, lines, length, apart = sizes.n, sizes.lines, sizes.length, sizes.apart
         cycles, pace, moves = costs.drain_cycles(
-            device, lines * length, n, element, lines, sizes.around
+            device, lines * length, n, element, lines, sizes.around, means=sizes.means
         )
         if (apart > 1).any():
             singly = costs.scatter_cycles(
