@@ -143,13 +143,14 @@ def scatter_cycles(
     plane: int,
     *,
     halves: bool,
+    means: bool = False,
 ) -> tuple[Numbers, Numbers, Numbers]:
     """Cycles as of ``drain_cycles``, of ``lines`` of positions, each ``apart`` from the next.
 
     Blocks of other channels are a ``plane`` of positions away. Blocks that are ``halves`` of a
     column of fractals leave row by row only, two of them for each column.
     """
-    blocks = np.ceil(n / 16) * (1 + halves)
+    blocks = (n / 16 if means else np.ceil(n / 16)) * (1 + halves)
     if not device.has_path("L0C", "GM"):
         line = Move.cycles(device.path("UB", "GM"), length * blocks * block, moves=blocks)
         return lines * line, lines * line, lines * blocks

@@ -177,7 +177,7 @@ def bound(
     of_mean = _alone(mean, products[0])
     of_least = _alone(least, products[1])
     share = mean.items / mean.cores
-    most = np.ceil(share)
+    most = np.ceil(least.items / least.cores)
     busy = _pipes(of_mean, share, share / mean.first.every, share / mean.second.every)
     whole = _pipes(
         of_least,
@@ -195,6 +195,9 @@ def bound(
         edges.cube + np.maximum(busy.cube, whole.cube) + edges.behind_cube,
         edges.out + np.maximum(busy.out, whole.out),
         np.maximum(busy.loads, whole.loads) + edges.drain,
+        np.maximum(_in_turn(mean, of_mean, busy), _in_turn(least, of_least, whole)) + edges.drain,
+        _with_drains(device, mean, of_mean, share, busy),
+        _with_drains(device, least, of_least, most, whole),
         first + asked + waited + edges.drain,
         first + traffic.missing / main + edges.drain,
         edges.out + traffic.stored,
@@ -202,6 +205,45 @@ def bound(
     )
     longest: Floats = reduce(np.maximum, times)
     return longest
+
+
+def _in_turn(tile: TileWork, work: Work, pipes: _Pipes) -> Numbers:
+    """Cycles of loads that wait until their slot of L1 was read, and of what reads it in turn.
+
+    Where an operand that comes anew for every tile has one slot, its next load follows the loads to
+    L0 of the one before, but for that of the other operand which is the first or the last of them.
+    If both have one, and come as often, the other waits behind it in the pipe.
+    """
+    first, second, step = tile.first, tile.second, tile.step
+    alone = [(operand.slots == 1) & (operand.every <= 1) for operand in (first, second)]
+    size = [operand.start + operand.size / tile.rate for operand in (first, second)]
+    counts = pipes.firsts, pipes.seconds
+    both = step.a + step.b
+    chains = [
+        np.where(one, count * (cycles - np.maximum(step.a, step.b)) + pipes.l0, 0)
+        for one, count, cycles in zip(alone, counts, size, strict=True)
+    ]
+    paired = alone[0] & alone[1] & (tile.seconds == 1)
+    chains.append(np.where(paired, counts[0] * (size[0] + size[1] - both) + pipes.l0, 0))
+    longest: Numbers = reduce(np.maximum, chains)
+    return longest
+
+
+def _with_drains(
+    device: Device, tile: TileWork, work: Work, items: Numbers, pipes: _Pipes
+) -> Numbers:
+    """Cycles of products and drains that follow each other in one slot of L0C.
+
+    Under the unit flag the next tile follows the start of the last move of a drain, which begins
+    with the last product. Over UB a slot is free earlier.
+    """
+    if not device.has_path("L0C", "GM"):
+        return 0
+    w: Any = work
+    drain = tile.drain.cycles
+    flagged = drain - drain / tile.drain.moves - np.maximum(w.m, w.rest_m)
+    more = np.where(tile.unit_flag > 0, flagged, drain)
+    return np.where(tile.drain_slots == 1, pipes.cube + items * more, 0)
 
 
 class _Edges(NamedTuple):
@@ -315,14 +357,16 @@ def _counted(tile: TileWork) -> dict[str, Any]:
 
 class _Pipes(NamedTuple):
     """Cycles in which the pipes of a core are busy: loads to L0, the cube, the scalar pipe that
-    issues, loads to L1 of so many bytes (``size``), and the way out."""
+    issues, loads to L1, and the way out. Of both operands there are so many loads, and bytes."""
 
     l0: Numbers
     cube: Numbers
     issue: Numbers
     loads: Numbers
-    size: Numbers
     out: Numbers
+    firsts: Numbers
+    seconds: Numbers
+    size: Numbers
 
 
 def _pipes(work: Work, items: Numbers, first_turns: Numbers, second_turns: Numbers) -> _Pipes:
@@ -338,8 +382,10 @@ def _pipes(work: Work, items: Numbers, first_turns: Numbers, second_turns: Numbe
         cube=(steps - rests) * w.m + rests * w.rest_m,
         issue=steps * w.issue,
         loads=firsts * w.first_start + seconds * w.second_start + size / w.rate,
-        size=size,
         out=items * w.pace,
+        firsts=firsts,
+        seconds=seconds,
+        size=size,
     )
 
 

@@ -202,8 +202,11 @@ class Gradient(Space):
         if self.form == "bands":  # of which the last may be narrow
             n = np.minimum(n, s.c0)
         slabs = s.n * min(self._depths) * of["slabs"]
-        loads = np.floor(slabs / t["parts"]) / of["images"]
-        loads = np.where(t["passes"] > 1, loads - (t["passes"] - 1) * t["stay"], loads)
+        loads = np.floor(np.ceil(slabs / of["images"]) / t["parts"] / t["passes"])
+        loads = loads - 1 + of["rest"]  # the last may be of fewer images
+        # Tiles of one operand are cut evenly into groups: some share has the most of them.
+        along = np.where(t["of_x"] == 1, -(-high // t["m"]), self._along_n(t))
+        group = -(-along // -(-along // t["group"]))
         positions = of["positions"] * of["sixteens"] if s.c0 == 16 else of["real"]
         uneven_slabs = of["least_real"] < of["real"]
         positions = np.where(uneven_slabs, of["least_real"], positions)
@@ -218,6 +221,10 @@ class Gradient(Space):
             real=of["least_real"],
             pixels=of["least_pixels"],
             images=of["images"] * of["rest"],
+            # Some share is of a whole group of tiles.
+            items=np.maximum(
+                self._tiles(t) * t["parts"] * t["passes"], group * t["passes"] * t["cores"]
+            ),
         )
 
     def _optimistic(
@@ -233,13 +240,17 @@ class Gradient(Space):
 
         Each has so many ``positions`` and is fetched at ``fetch`` cycles for each of them.
         """
-        of = chosen(self.of_cut, t["cut"])
+        of, c0 = chosen(self.of_cut, t["cut"]), self.shape.c0
         steps = np.maximum(1, positions / t["k"])  # as few as there are, all of the mean
         items = self._tiles(t) * t["parts"] * t["passes"]
         # The only slab may stay for the next tile, which estimates leave out.
         stays = slabs < 2
         rounds = -(-items // t["cores"])
         several = (t["group"] == 1) | (t["stay"] > 1)
+        # Steps that go on to the next image fetch no block that is alone in its tile.
+        runs_on = of["runs"] < of["images"]
+        x_part = np.where(runs_on & (self.taps == 1), _fetched(t["n"], self._runs[1], c0), 1)
+        dy_part = _fetched(t["m"], self.shape.plan.cout_g, c0)
         return GradientSizes(
             items=items,
             m=sides[0],
@@ -252,8 +263,8 @@ class Gradient(Space):
             dy_moves=1,
             step_moves=1,
             rest_moves=1,
-            x_fetch=fetch,
-            dy_fetch=of["least_dy_fetch"],
+            x_fetch=fetch * x_part,
+            dy_fetch=of["least_dy_fetch"] * dy_part,
             first_every=np.where(stays, rounds, t["group"]),
             second_every=np.where(stays, rounds, 1),
             shared=(t["slots"] > 1) & several,
@@ -493,3 +504,10 @@ class Gradient(Space):
             conflict=sizes.shared,
         )
         return step_of(device, (into_a, into_b), (moves, 1), (a, b), (m, k, n))
+
+
+def _fetched(side: IntArray, whole: int, block: int) -> Floats:
+    """The share of blocks in tiles of several, of tiles with a ``side`` of the ``whole``."""
+    rest = whole - (-(-whole // side) - 1) * side
+    alone = np.where(side <= block, whole, np.where(rest <= block, rest, 0))
+    return np.asarray(1 - alone / whole)

@@ -66,12 +66,15 @@ class Cut(NamedTuple):
     least_fetch: float  # and of any read
     moves: float  # that bring a read to L1, and more for each plane
     plane_moves: float
+    least_moves: float  # the same, at least
+    least_plane_moves: float
     pieces: float  # rows in GM of a plane of a read
     tap_moves: float  # that bring weights of whole planes, at most
     tap_rows: float  # and for one output plane
     band_moves: int  # that bring weights of one plane where taps are a band, else 0
     lines: int  # drains of a tile that follow each other, and positions in each
     length: int
+    least_lines: int
     apart: int  # from one position of a line to the next, in positions
     dead: bool  # whether some outputs read nothing
     around: int  # positions of its rows with zeros between, if these make up the plane, or 0
@@ -160,6 +163,9 @@ def _cut(g: Geometry, form: str, base_m: int, images: int, plane: Plane, fetcher
     over = Window(images, h.size * w.size) if plain else window(stack(h, images).h, w)
     fetched = plain or not over.plain
     moves, plane_moves, pieces = _moves(g.w.size, h, w, images)
+    all_moves = [
+        _moves(g.w.size, i, j, images) for i in rows.readings[0] for j in columns.readings[0]
+    ]
     taps = plane.products / plane.positions / (plane.reads / plane.slabs)
     partial = h.kernel * w.kernel < g.taps
     mean_fetch = fetches(plane, fetcher) / plane.reads / taps if images == 1 else 0.0
@@ -192,6 +198,8 @@ def _cut(g: Geometry, form: str, base_m: int, images: int, plane: Plane, fetcher
         least_fetch=least_fetch,
         moves=moves,
         plane_moves=plane_moves,
+        least_moves=min(each[0] for each in all_moves),
+        least_plane_moves=min(each[1] for each in all_moves),
         pieces=pieces,
         tap_moves=taps if partial else 1,
         tap_rows=h.kernel if partial else 1,
@@ -228,6 +236,7 @@ def _way_out(g: Geometry, plane: Plane, h: Reading, w: Reading, images: int) -> 
     return {
         "lines": lines * images,
         "length": h.outputs * w.outputs // lines,
+        "least_lines": 1 if lines == 1 else min(i.outputs for i in plane.rows.readings[0]),
         "apart": w.outputs_apart,
         "dead": gaps or not live,
         "around": g.spread(h) if filled else 0,

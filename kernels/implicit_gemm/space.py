@@ -273,6 +273,7 @@ class Products(Space):
         sizes = self._optimistic(
             t,
             m=(full * of["m"] + rest / of["images"] * of["real_m"]) / count,
+            real=of["real_m"] * share,
             n=self._mean_n(t),
             taps=of["taps"],
             planes_in=g.all_in / -(-g.all_in // g.planes_in),
@@ -280,7 +281,7 @@ class Products(Space):
         )
         return sizes._replace(
             pixels=of["pixels"],
-            fetch=of["mean_fetch"] * share,
+            fetch=self._fetched(t, of["mean_fetch"]) * share,
             images=of["images"] * share,
             means=True,
         )
@@ -296,6 +297,7 @@ class Products(Space):
         sizes = self._optimistic(
             t,
             m=np.where(rest > 0, unpadded, of["least_m"]),
+            real=unpadded,
             n=np.maximum(1, last) / 1.0,
             taps=of["least_taps"] / 1.0,
             planes_in=g.all_in - (-(-g.all_in // g.planes_in) - 1) * g.planes_in,
@@ -303,15 +305,24 @@ class Products(Space):
         )
         return sizes._replace(
             pixels=of["least_pixels"] / 1.0,
-            fetch=of["least_fetch"] * images / of["images"],
+            fetch=self._fetched(t, of["least_fetch"]) * images / of["images"],
             images=images,
         )
 
     def _optimistic(
-        self, t: Columns, *, m: Floats, n: Floats, taps: Floats, planes_in: float, reads: Floats
+        self,
+        t: Columns,
+        *,
+        m: Floats,
+        real: Floats,
+        n: Floats,
+        taps: Floats,
+        planes_in: float,
+        reads: Floats,
     ) -> GemmSizes:
         """Sizes for a bound: tiles of ``m`` x ``n``, each with so many ``reads`` of ``taps``.
 
+        Of the positions so many are ``real``, and leave the core.
         The last planes of an odd number are padding that fills a fractal, and are not loaded.
         """
         of, rounds = chosen(self.of_cut, t["cut"]), self._rounds(t)
@@ -343,17 +354,32 @@ class Products(Space):
             step_moves=moves,
             rest_moves=moves,
             fetch=of["mean_fetch"],
-            x_moves=single,
+            x_moves=self._least_moves(t, of, planes),
             x_rows=self._input_rows(t, of, planes),
             w_moves=np.where(several, 0, 1),
             x_every=np.where(t["resident_input"] > 0, rounds, 1),
             w_every=np.where(t["resident"] > 0, rounds, 1),
-            lines=single,
-            length=m,
-            apart=single,
+            lines=of["least_lines"],
+            length=real / of["least_lines"],
+            apart=of["apart"],
             around=np.zeros(1),
             images=of["images"],
         )
+
+    def _fetched(self, t: Columns, fetch: Floats) -> Floats:
+        """Cycles to fetch a column: none of images side by side where a plane is read by itself."""
+        g, of = self.geometry, chosen(self.of_cut, t["cut"])
+        last = g.all_in - (-(-g.all_in // g.planes_in) - 1) * g.planes_in
+        single = (t["planes"] == 1) | (g.planes_in % t["planes"] == 1) | (last % t["planes"] == 1)
+        by_itself = of["side_by_side"] & (single | ~self._side_by_side(t, of))
+        return np.where(by_itself, 0, fetch)
+
+    def _least_moves(self, t: Columns, of: Columns, planes: Floats) -> Floats:
+        """Moves that bring so many planes of any read of one image or more to L1 at least."""
+        fewer = self.geometry.images % of["images"] > 0
+        apart = of["least_moves"] + planes * of["least_plane_moves"]
+        apart = np.where(fewer, apart / of["images"], apart)
+        return np.where(self._side_by_side(t, of), 1, np.maximum(1, apart))
 
     def tile(self, t: Columns, sizes: GemmSizes) -> TileWork:
         """See ``pipeline.Space``."""
@@ -460,6 +486,7 @@ class Products(Space):
                 lines,
                 g.h.out * g.w.out,
                 halves=g.c0 == 8 and g.planes_out > 1,
+                means=sizes.means,
             )
             cycles = np.where(apart > 1, singly[0], cycles)
             pace = np.where(apart > 1, singly[1], pace)
