@@ -281,7 +281,7 @@ class Products(Space):
         )
         return sizes._replace(
             pixels=of["pixels"],
-            fetch=self._fetched(t, of["mean_fetch"]) * share,
+            fetch=self._column_fetch(t, of["mean_fetch"]) * share,
             images=of["images"] * share,
             means=True,
         )
@@ -305,7 +305,7 @@ class Products(Space):
         )
         return sizes._replace(
             pixels=of["least_pixels"] / 1.0,
-            fetch=self._fetched(t, of["least_fetch"]) * images / of["images"],
+            fetch=self._column_fetch(t, of["least_fetch"]) * images / of["images"],
             images=images,
         )
 
@@ -366,7 +366,7 @@ class Products(Space):
             images=of["images"],
         )
 
-    def _fetched(self, t: Columns, fetch: Floats) -> Floats:
+    def _column_fetch(self, t: Columns, fetch: Floats) -> Floats:
         """Cycles to fetch a column: none of images side by side where a plane is read by itself."""
         g, of = self.geometry, chosen(self.of_cut, t["cut"])
         last = g.all_in - (-(-g.all_in // g.planes_in) - 1) * g.planes_in
@@ -451,8 +451,10 @@ class Products(Space):
         columns = sizes.planes * sizes.taps / sizes.seconds
         w_rows = sizes.n / g.c0 * sizes.taps if self._transposes else columns
         reads = sizes.reads * t["items"]
+        # What an L2 that is too small loses of the input is not certain.
+        times = 1 if sizes.means else self._fetched(t)
         missing = self.missing(
-            self._input_bytes * self._fetched(t), self._weight_bytes(sizes.planes_in)
+            self._input_bytes * times, self._weight_bytes(sizes.planes_in)
         )
         return SharedBytes(
             asked=(x.size / x.every + sizes.seconds * w.size / w.every) * reads,
