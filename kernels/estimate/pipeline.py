@@ -31,7 +31,7 @@ import numpy.typing as npt
 
 from npusim.base.records import replace
 from npusim.kernels.estimate import costs
-from npusim.kernels.estimate.tile import TileWork, bound, busy_cycles, estimate
+from npusim.kernels.estimate.tile import Tiles, TileWork, bound, busy_cycles, estimate
 from npusim.kernels.estimate.work import Floats, Work
 from npusim.language import Device, IntArray
 from npusim.machine.timing import compile_once
@@ -242,6 +242,10 @@ class Space(ABC):
         """Mean sizes of the tiles of all cores, for ``tile``, with delays that all have."""
 
     @abstractmethod
+    def largest(self, t: Columns) -> Any:
+        """Sizes of a largest tile, for ``tile``, which has no less of K than the mean."""
+
+    @abstractmethod
     def least(self, t: Columns) -> Any:
         """Sizes of which no tile, load or product of any core has less, for ``tile``.
 
@@ -266,9 +270,12 @@ class Space(ABC):
 
     def bound(self, t: Columns) -> tuple[Floats, Floats]:
         """Cycles that each candidate takes at least, and those of launches and kernels beside."""
-        mean, least = self.tile(t, self.mean(t)), self.tile(t, self.least(t))
+        mean, largest, least = (
+            self.tile(t, sizes) for sizes in (self.mean(t), self.largest(t), self.least(t))
+        )
         shape = np.shape(t["cores"])
-        cycles = bound(self.device, mean, least, (self.mean_product, self.product))
+        tiles = Tiles(mean, largest, least)
+        cycles = bound(self.device, tiles, (self.mean_product, self.product))
         return np.broadcast_to(cycles, shape), np.broadcast_to(mean.beside, shape)
 
     def missing(self, *once: Any) -> Any:

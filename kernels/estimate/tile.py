@@ -159,23 +159,27 @@ def estimate(device: Device, tile: TileWork, math: str) -> Work:
     )
 
 
-def bound(
-    device: Device,
-    mean: TileWork,
-    least: TileWork,
-    products: tuple[ProductCycles, ProductCycles],
-) -> Floats:
+class Tiles(NamedTuple):
+    """What holds for some core: it has as much work as the ``mean`` over all; it has a ``largest``
+    tile; it has as many as their number over that of the cores, rounded up, none of which is
+    smaller than the ``least``."""
+
+    mean: TileWork
+    largest: TileWork
+    least: TileWork
+
+
+def bound(device: Device, tiles: Tiles, products: tuple[ProductCycles, ProductCycles]) -> Floats:
     """Cycles that no simulation of a candidate falls below, without what is beside the kernel.
 
-    Some core has as much work as the ``mean`` over all cores; and some core has so many tiles as
-    their number over that of the cores, rounded up, none of which is smaller than the ``least``.
     Each pipe and memory is as fast as alone, but before it come the first loads, and behind it the
     last drain. ``products`` give the cycles of an mmad of mean sizes m, k and n, and of true ones.
     """
+    mean, largest, least = tiles
     main = device.main_read_rate
     traffic = mean.traffic
-    of_mean = _alone(mean, products[0])
-    of_least = _alone(least, products[1])
+    of_mean, of_least = _alone(mean, products[0]), _alone(least, products[1])
+    of_largest = _alone(largest, products[1])
     share = mean.items / mean.cores
     most = np.ceil(least.items / least.cores)
     busy = _pipes(of_mean, share, share / mean.first.every, share / mean.second.every)
@@ -185,17 +189,26 @@ def bound(
         np.maximum(1, most / least.first.every),
         np.maximum(1, most / least.second.every),
     )
+    single, others = _pipes(of_largest, 1, 1, 1), np.maximum(0, np.floor(share) - 1)
+    beside = _pipes(of_least, others, 0, 0)
     edges = _edges(least, of_least, _pipes(of_mean, 1, 1, 1))
     requests = np.maximum(0, traffic.requests - traffic.spared)
     asked = busy.size * mean.cores / costs.read_rate(device, traffic.asked, requests)
     waited = traffic.missing * waiting(device.l2) / ONE / device.shared_read_rate
     first = np.minimum(least.first.start, least.second.start)
+    in_turn = (
+        _in_turn(mean, of_mean, busy),
+        _in_turn(least, of_least, whole),
+        _in_turn(largest, of_largest, single),
+    )
     times = (
-        edges.l0 + np.maximum(busy.l0, whole.l0) + edges.drain,
-        edges.cube + np.maximum(busy.cube, whole.cube) + edges.behind_cube,
-        edges.out + np.maximum(busy.out, whole.out),
-        np.maximum(busy.loads, whole.loads) + edges.drain,
-        np.maximum(_in_turn(mean, of_mean, busy), _in_turn(least, of_least, whole)) + edges.drain,
+        edges.l0 + reduce(np.maximum, (busy.l0, whole.l0, single.l0 + beside.l0)) + edges.drain,
+        edges.cube
+        + reduce(np.maximum, (busy.cube, whole.cube, single.cube + beside.cube))
+        + edges.behind_cube,
+        edges.out + reduce(np.maximum, (busy.out, whole.out, single.out + beside.out)),
+        reduce(np.maximum, (busy.loads, whole.loads, single.loads)) + edges.drain,
+        reduce(np.maximum, in_turn) + edges.drain,
         _with_drains(device, mean, of_mean, share, busy),
         _with_drains(device, least, of_least, most, whole),
         first + asked + waited + edges.drain,

@@ -108,16 +108,11 @@ def _run(s: Convolution, cut: Cut, of_x: Fetcher, of_dy: Fetcher) -> Cut:
     # The last load may be of fewer images, which are not fetched or padded in the same ratio.
     loads = range(1 if cut.rest < 1 else cut.images, cut.images + 1)
     count = round_up(cut.images * each, 16)
-    fetch, dy_fetch = (
-        [
-            window.fetches(0, round_up(images * each, 16), fetcher) / round_up(images * each, 16)
-            for images, window in ((images, over(images)) for images in loads)
-        ]
-        for fetcher, over in (
-            (of_x, lambda images: Window(images, pixels, stride_w=s.step(2))),
-            (of_dy, lambda images: Window(images, each)),
-        )
-    )
+    counts = [round_up(images * each, 16) for images in loads]
+    of_loads = [*zip(loads, counts, strict=True)]
+    step = s.step(2)
+    fetch = [Window(n, pixels, stride_w=step).fetches(0, size, of_x) / size for n, size in of_loads]
+    dy_fetch = [Window(n, each).fetches(0, size, of_dy) / size for n, size in of_loads]
     return cut._replace(
         runs=1,
         positions=float(count),

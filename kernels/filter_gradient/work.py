@@ -193,6 +193,15 @@ class Gradient(Space):
             fetch=of["mean_fetch"],
         )._replace(planes=t["planes"], real=of["real"], pixels=of["pixels"], means=True)
 
+    def largest(self, t: Columns) -> GradientSizes:
+        """See ``pipeline.Space``: the first tile; bands differ, and so do places of the filter."""
+        wide = self._mean_columns if self.form == "bands" else self._runs[1]
+        sides = np.minimum(t["m"], self.shape.plan.cout_g), np.minimum(t["n"], wide)
+        mean = self.mean(t)
+        m, n = (side / 1.0 for side in sides)
+        n = mean.n if self.form == "bands" else n
+        return mean._replace(m=m, n=n, planes=np.floor((n / self.shape.c0 - 1) / self.taps) + 1)
+
     def least(self, t: Columns) -> GradientSizes:
         """See ``pipeline.Space``: the last tile, the smallest slab, the last images."""
         s, of = self.shape, chosen(self.of_cut, t["cut"])
@@ -365,9 +374,7 @@ class Gradient(Space):
 
     def _drain(self, t: Columns, sizes: GradientSizes) -> WayOut:
         """The way out of a tile."""
-        cycles, pace, _ = costs.drain_cycles(
-            self.device, sizes.m, sizes.n, 4, means=sizes.means
-        )
+        cycles, pace, _ = costs.drain_cycles(self.device, sizes.m, sizes.n, 4, means=sizes.means)
         factor = np.where(t["parts"] > 1, self._atomic_factor, 1)
         return WayOut(cycles=cycles, pace=pace, written=sizes.m * sizes.n * 4 * factor)
 

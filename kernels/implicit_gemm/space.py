@@ -286,6 +286,18 @@ class Products(Space):
             means=True,
         )
 
+    def largest(self, t: Columns) -> GemmSizes:
+        """See ``pipeline.Space``: a largest slab and the most channels, but the fewest taps."""
+        of = chosen(self.of_cut, t["cut"])
+        n = np.minimum(t["n"], self.geometry.planes_out * self.geometry.c0)
+        even = self.geometry.planes_out * self.geometry.c0 % t["n"] > 0
+        least = self.least(t)
+        return least._replace(
+            m=of["most_m"] / 1.0,
+            n=np.where(even, self._mean_n(t), n),
+            wide=np.where(even, self._mean_n(t), n),
+        )
+
     def least(self, t: Columns) -> GemmSizes:
         """See ``pipeline.Space``: the smallest slab, the last images, channels and planes."""
         g, of = self.geometry, chosen(self.of_cut, t["cut"])
@@ -301,7 +313,7 @@ class Products(Space):
             n=np.maximum(1, last) / 1.0,
             taps=of["least_taps"] / 1.0,
             planes_in=g.all_in - (-(-g.all_in // g.planes_in) - 1) * g.planes_in,
-            reads=float(min((len(pairs) for pairs in g.live if pairs), default=0)),
+            reads=np.float64(min((len(pairs) for pairs in g.live if pairs), default=0)),
         )
         return sizes._replace(
             pixels=of["least_pixels"] / 1.0,
@@ -318,7 +330,7 @@ class Products(Space):
         n: Floats,
         taps: Floats,
         planes_in: float,
-        reads: Floats,
+        reads: Any,
     ) -> GemmSizes:
         """Sizes for a bound: tiles of ``m`` x ``n``, each with so many ``reads`` of ``taps``.
 
@@ -336,7 +348,6 @@ class Products(Space):
         moves = k if self.rotated else np.maximum(1, _fractal_loads(k, n))
         # What stays, and what few taps need of it, may come in one load.
         several = (t["resident"] > 0) | (self._phases[t["cut"]] > 1)
-        single = np.ones(1)
         return GemmSizes(
             m=m,
             n=n,
@@ -453,9 +464,7 @@ class Products(Space):
         reads = sizes.reads * t["items"]
         # What an L2 that is too small loses of the input is not certain.
         times = 1 if sizes.means else self._fetched(t)
-        missing = self.missing(
-            self._input_bytes * times, self._weight_bytes(sizes.planes_in)
-        )
+        missing = self.missing(self._input_bytes * times, self._weight_bytes(sizes.planes_in))
         return SharedBytes(
             asked=(x.size / x.every + sizes.seconds * w.size / w.every) * reads,
             requests=(sizes.x_rows / x.every + sizes.seconds * w_rows / w.every) * reads,

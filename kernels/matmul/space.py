@@ -58,7 +58,7 @@ class ProductSizes(NamedTuple):
     ``longest`` of which is cut into base blocks, a ``run`` of them. The operand with shorter slabs
     comes in so many ``seconds``, each of so many ``steps``. Rows of A are cut into ``cut_a``
     elements before (0: they are looked at as if they were not). Tiles may begin ``between`` aligned
-    places. In blocks of the cube they are ``high`` and ``wide``; ``means`` are of tiles that differ.
+    places. In blocks of the cube they are ``high`` and ``wide``; of ``means`` tiles differ.
     """
 
     items: IntArray
@@ -321,6 +321,13 @@ class Products(Space):
         cube = round_up(s.m, 16) / tiles_m, round_up(s.n, 16) / tiles_n
         run = np.maximum(1, slab / t["k"])
         return self._optimistic(t, (s.m / tiles_m, s.n / tiles_n), cube, (depth, slabs, slab, run))
+
+    def largest(self, t: Columns) -> ProductSizes:
+        """See ``pipeline.Space``: the first tile."""
+        s = self.shape
+        m, n = np.minimum(t["m"], s.m), np.minimum(t["n"], s.n)
+        cube = np.ceil(m / 16) * 16, np.ceil(n / 16) * 16
+        return self.mean(t)._replace(m=m / 1.0, n=n / 1.0, high=cube[0], wide=cube[1])
 
     def least(self, t: Columns) -> ProductSizes:
         """See ``pipeline.Space``: the last tile, and the last part of K."""
