@@ -156,7 +156,7 @@ def test_the_exhaustive_optimum_with_few_simulations(layer: str, name: str, devi
         bound = tuned.problem.bound(candidate)
         if not bound.reason:
             times[candidate] = tuned.problem.time(candidate).cycles
-            alike.add(bound.alike)
+            alike.add(candidate.clipped)
     assert tuned.cycles == min(times.values())
     assert tuned.counts["simulated"] <= 0.2 * len(alike)
 

@@ -115,29 +115,30 @@ class BestFirstSearch:
 
     def __post_init__(self) -> None:
         self._heap: list[tuple[int, int]] = []  # bound, row
-        self._admitted: set[Kernel] = set()
+        self._places: dict[Kernel, int] = {}  # of rows, by what is left of their tilings
         self._best: int | float = inf
         self.simulated = 0
         self.begun = time.monotonic()
 
     def begin(self, workers: SearchWorkers) -> None:
-        """Simulate the seeds in any case."""
-        self._add(self.seeds)
-        self._heap.clear()
-        self._time(range(len(self.rows)), workers)
+        """Simulate the seeds in any case, and list the candidates."""
+        seeds = [self._place(seed) for seed in self.seeds]
+        self._time(list(dict.fromkeys(seeds)), workers)
+        for candidate, least in self.candidates:
+            self._admit(candidate, least)
 
     def lead(self, kernels: Iterable[Kernel], workers: SearchWorkers) -> bool:
         """Simulate what may be the best of these, in order, as far as the budget goes; whether the
         best became better."""
         before, candidates = self._best, list(kernels)
         for begin in range(0, len(candidates), _AT_ONCE):
-            first = len(self.rows)
             if self._over():
                 break
-            self._add(candidates[begin : begin + _AT_ONCE])
-            hopeful = self._hopeful(first)
+            places = {self._place(kernel) for kernel in candidates[begin : begin + _AT_ONCE]}
+            hopeful = [(self.rows[i].least, i) for i in places if self._may_be_best(i)]
             runs = self.budget.runs
-            self._time(hopeful if runs is None else hopeful[: runs - self.simulated], workers)
+            most = None if runs is None else runs - self.simulated
+            self._time([i for _, i in sorted(hopeful)][:most], workers)
         return self._best < before
 
     def around(self, workers: SearchWorkers) -> None:
@@ -147,9 +148,8 @@ class BestFirstSearch:
 
     def run(self, workers: SearchWorkers) -> None:
         """Look at what has the least bound, until the proof or the end of the budget."""
-        self._admit(self.candidates)
-        while self._heap and self._heap[0][0] < self._best and not self._over():
-            self._time(self._take(), workers)
+        while not self._over() and (next_rows := self._take()):
+            self._time(next_rows, workers)
 
     def end(self) -> None:
         """Say of what is left whether it may still be faster than the best."""
@@ -157,12 +157,10 @@ class BestFirstSearch:
             if row.state == OPEN and row.lower_bound >= self._best:
                 row.state = PRUNED
 
-    def _hopeful(self, first: int) -> list[int]:
-        """Rows from ``first`` on that may be the best, least bound first; they leave the heap."""
-        hopeful = [i for bound, i in sorted(self._heap) if i >= first and bound < self._best]
-        self._heap = [entry for entry in self._heap if entry[1] not in hopeful]
-        heapq.heapify(self._heap)
-        return hopeful
+    def _may_be_best(self, place: int) -> bool:
+        """True of a row that was not looked at, and may be faster than the best."""
+        row = self.rows[place]
+        return row.state == OPEN and row.least < self._best
 
     @property
     def best(self) -> Kernel | None:
@@ -170,17 +168,18 @@ class BestFirstSearch:
         done = [row for row in self.rows if row.state == SIMULATED]
         return min(done, key=lambda row: row.cycles).kernel if done else None
 
-    def _add(self, candidates: Iterable[Kernel]) -> None:
-        self._admit((candidate, self.problem.least(candidate)) for candidate in candidates)
+    def _place(self, kernel: Kernel) -> int:
+        """The row of a kernel, which it gets if it has none."""
+        place = self._places.get(kernel.clipped)
+        return self._admit(kernel, self.problem.least(kernel)) if place is None else place
 
-    def _admit(self, candidates: Iterable[tuple[Kernel, int]]) -> None:
-        """Candidates with their bounds in closed form; what runs like another counts once."""
-        for candidate, least in candidates:
-            clipped = candidate.clipped
-            if clipped not in self._admitted:
-                self._admitted.add(clipped)
-                heapq.heappush(self._heap, (least, len(self.rows)))
-                self.rows.append(TilingRow(candidate, least))
+    def _admit(self, kernel: Kernel, least: int) -> int:
+        """The row of a candidate with such a bound; what runs like another has the row of this."""
+        place = self._places.setdefault(kernel.clipped, len(self.rows))
+        if place == len(self.rows):
+            heapq.heappush(self._heap, (least, place))
+            self.rows.append(TilingRow(kernel, least))
+        return place
 
     def _over(self) -> bool:
         runs, seconds = self.budget
@@ -195,7 +194,9 @@ class BestFirstSearch:
             most = min(most, self.budget.runs - self.simulated)
         taken: list[int] = []
         while heap and heap[0][0] < self._best and len(taken) < most:
-            taken.append(heapq.heappop(heap)[1])
+            _, place = heapq.heappop(heap)
+            if self.rows[place].state == OPEN:
+                taken.append(place)
         return taken
 
     def _time(self, places: Iterable[int], workers: SearchWorkers) -> None:
@@ -218,9 +219,9 @@ class BestFirstSearch:
 
     def _tell(self) -> None:
         if self.report is not None:
-            least = self._heap[0][0] if self._heap else inf
-            undecided = sum(entry[0] < self._best for entry in self._heap)
-            settled = len(self.rows) - undecided
+            undecided = [self.rows[i].least for _, i in self._heap if self._may_be_best(i)]
+            least = min(undecided, default=inf)
+            settled = len(self.rows) - len(undecided)
             self.report(Progress(len(self.rows), settled, self.simulated, self._best, least))
 
 
