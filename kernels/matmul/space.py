@@ -327,7 +327,10 @@ class Products(Space):
         s = self.shape
         m, n = np.minimum(t["m"], s.m), np.minimum(t["n"], s.n)
         cube = np.ceil(m / 16) * 16, np.ceil(n / 16) * 16
-        return self.mean(t)._replace(m=m / 1.0, n=n / 1.0, high=cube[0], wide=cube[1])
+        mean, apart = self.mean(t), -np.ones_like(t["m"])
+        return mean._replace(
+            m=m / 1.0, n=n / 1.0, high=cube[0], wide=cube[1], cut_a=apart, cut_b=apart
+        )
 
     def least(self, t: Columns) -> ProductSizes:
         """See ``pipeline.Space``: the last tile, and the last part of K."""
@@ -338,7 +341,9 @@ class Products(Space):
         slabs = -(-depth // (t["k"] * _steps(t)[0]))
         cube = np.ceil(m / 16) * 16, np.ceil(n / 16) * 16
         run = np.ceil(slab / t["k"])
-        return self._optimistic(t, (m / 1.0, n / 1.0), cube, (depth, slabs, slab, run))
+        least = self._optimistic(t, (m / 1.0, n / 1.0), cube, (depth, slabs, slab, run))
+        apart = -np.ones_like(t["m"])
+        return least._replace(cut_a=apart, cut_b=apart)
 
     def _optimistic(
         self, t: Columns, sides: tuple[Any, Any], cube: tuple[Any, Any], along: tuple[Any, ...]
@@ -525,8 +530,9 @@ class Products(Space):
 
         All sizes are across K and along it. Rows, which with ``k_rows`` are along K, are as wide as
         the ``most`` that is no tail, and elements of the ``total`` operand apart. Rows are ``cut``
-        into so many elements before, and all loads are looked at; 0 looks at a few. Where no move
-        makes columns of NZ of rows, each column is a move of its own.
+        into so many elements before, and all loads are looked at; 0 looks at a few, and -1 takes the
+        fewest pieces that there can be. Where no move makes columns of NZ of rows, each column is a
+        move of its own.
         """
         port, e = self._port, self.shape.dtype.bytes
         rows, columns = extent[::-1] if k_rows else extent
@@ -536,6 +542,10 @@ class Products(Space):
             if self.shape.blocked:  # a move brings all columns, each of which lies in one piece
                 return port.startup_cycles + 0 * moves, moves
             return moves * port.startup_cycles, rows * moves
+        if np.min(cut, initial=0) < 0:
+            counted = np.maximum(1, wide * e / (port.piece_bytes or np.inf))
+            pieces = rows * columns / wide * counted
+            return Move.cycles_beside_bytes(port, rows * columns * e, pieces), pieces
         # Both in one number: to sort pairs takes NumPy ten times as long.
         apart = 1 + int(np.max(cut, initial=0))
         each, which = np.unique(wide * apart + cut, return_inverse=True)

