@@ -198,8 +198,9 @@ def _cut(g: Geometry, form: str, base_m: int, images: int, plane: Plane, fetcher
         least_fetch=least_fetch,
         moves=moves,
         plane_moves=plane_moves,
-        least_moves=min(each[0] for each in all_moves),
-        least_plane_moves=min(each[1] for each in all_moves),
+        # Zeros between what is read are no load from global memory.
+        least_moves=min(0.0 if each else at_once for at_once, each, _ in all_moves),
+        least_plane_moves=min(each for _, each, _ in all_moves),
         pieces=pieces,
         tap_moves=taps if partial else 1,
         tap_rows=h.kernel if partial else 1,

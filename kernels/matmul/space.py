@@ -530,9 +530,9 @@ class Products(Space):
 
         All sizes are across K and along it. Rows, which with ``k_rows`` are along K, are as wide as
         the ``most`` that is no tail, and elements of the ``total`` operand apart. Rows are ``cut``
-        into so many elements before, and all loads are looked at; 0 looks at a few, and -1 takes the
-        fewest pieces that there can be. Where no move makes columns of NZ of rows, each column is a
-        move of its own.
+        into so many elements before, and all loads are looked at; 0 looks at a few, and -1 takes
+        the fewest pieces that there can be. Where no move makes columns of NZ of rows, each column
+        is a move of its own.
         """
         port, e = self._port, self.shape.dtype.bytes
         rows, columns = extent[::-1] if k_rows else extent
