@@ -357,10 +357,15 @@ class Gradient(Space):
         x_every, dy_every = self._every(t)
         split = t["parts"] > 1
         stored = self._written * np.where(split, t["parts"] * self._atomic_factor, t["passes"])
+        requests = (x_rows / x_every + dy_rows / dy_every) * sizes.slabs * sizes.items
+        missing = self.missing(*self._operand_bytes)
+        # What the L2 holds misses once, in rows as short as any.
+        most = np.maximum(x_rows / np.maximum(1, x.size), dy_rows / np.maximum(1, dy.size))
         return SharedBytes(
             asked=(x.size / x_every + dy.size / dy_every) * sizes.slabs * sizes.items,
-            requests=(x_rows / x_every + dy_rows / dy_every) * sizes.slabs * sizes.items,
-            missing=self.missing(*self._operand_bytes),
+            requests=requests,
+            spared=np.minimum(requests, missing * most) if self._all_held else requests,
+            missing=missing,
             stored=stored / costs.write_rate(self.device),
             main=self.device.main_read_rate,
         )

@@ -465,9 +465,16 @@ class Products(Space):
         # What an L2 that is too small loses of the input is not certain.
         times = 1 if sizes.means else self._fetched(t)
         missing = self.missing(self._input_bytes * times, self._weight_bytes(sizes.planes_in))
+        requests = (sizes.x_rows / x.every + sizes.seconds * w_rows / w.every) * reads
+        # What the L2 holds misses once, in rows as short as any.
+        most = np.maximum(sizes.x_rows / np.maximum(1, x.size), w_rows / np.maximum(1, w.size))
+        weights = self._weight_bytes(sizes.planes_in)
+        room = device.l2.size_bytes if device.l2 is not None else 0
+        held = self._input_bytes + weights + self._written <= room
         return SharedBytes(
             asked=(x.size / x.every + sizes.seconds * w.size / w.every) * reads,
-            requests=(sizes.x_rows / x.every + sizes.seconds * w_rows / w.every) * reads,
+            requests=requests,
+            spared=np.minimum(requests, missing * most) if held else requests,
             missing=missing,
             stored=self._written / costs.write_rate(device),
             # Phases write the same sectors, one after another.
