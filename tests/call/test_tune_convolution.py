@@ -245,19 +245,12 @@ def test_bounds_hold_where_tiles_differ(layer: tuple[Any, ...], device: str, nam
         (size + 2 * pad - taps) // step + 1
         for size, taps, step, pad in zip((height, width), kernel, stride, padding, strict=True)
     ]
-    specs = [
-        npusim.spec(shape, "fp16")
-        for shape in ((n, cout, *out), (n, cin, height, width), (cout, cin, *kernel))
-    ]
+    shapes = (n, cout, *out), (n, cin, height, width), (cout, cin, *kernel)
+    specs: tuple[Any, ...] = tuple(npusim.spec(shape, "fp16") for shape in shapes)
+    options: dict[str, Any] = {"stride": stride, "padding": padding, "rules": "hardware"}
+    options |= {"output_mask": (True, True, False), "device": device}
     with planning() as kernels:
-        npusim.ops.convolution_backward(
-            *specs,
-            device=device,
-            rules="hardware",
-            stride=stride,
-            padding=padding,
-            output_mask=(True, True, False),
-        )
+        npusim.ops.convolution_backward(*specs, **options)
     (one,) = [kernel for kernel in kernels if kernel.name == name]
     machine = load_device(device)
     problem = TuningProblem(one, machine, tuple(range(machine.groups)))
