@@ -338,6 +338,7 @@ class Products(Space):
         The last planes of an odd number are padding that fills a fractal, and are not loaded.
         """
         of, rounds = chosen(self.of_cut, t["cut"]), self._rounds(t)
+        lines = np.where(of["around"] > 0, 1, of["least_lines"])  # zeros and all leave at once
         chunks = np.ceil(planes_in / t["planes"])
         planes = planes_in / chunks
         parts = np.maximum(1, taps / t["columns"])
@@ -370,8 +371,8 @@ class Products(Space):
             w_moves=np.where(several, 0, 1),
             x_every=np.where(t["resident_input"] > 0, rounds, 1),
             w_every=np.where(t["resident"] > 0, rounds, 1),
-            lines=of["least_lines"],
-            length=real / of["least_lines"],
+            lines=lines,
+            length=real / lines,
             apart=of["apart"],
             around=np.zeros(1),
             images=of["images"],

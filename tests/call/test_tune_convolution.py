@@ -236,6 +236,7 @@ def test_tiles_that_differ_are_no_more_than_their_mean(
         ((7, 100, 32, 25, 33, (1, 3), (3, 1), (0, 1)), "ascend910"),  # out over UB, odd rows
         ((5, 64, 48, 5, 8, (1, 1), (1, 1), (0, 0)), "ascend910b2"),  # images, the last one alone
         ((6, 72, 200, 27, 43, (5, 3), (2, 1), (2, 1)), "ascend910b2"),  # tails everywhere
+        ((4, 16, 72, 29, 13, (3, 1), (1, 2), (0, 0)), "ascend910"),  # zeros that leave with it
     ],
 )
 def test_bounds_hold_where_tiles_differ(layer: tuple[Any, ...], device: str, name: str) -> None:
