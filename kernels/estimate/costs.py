@@ -105,7 +105,14 @@ def way_out(device: Device) -> Path:
 
 
 def drain_cycles(
-    device: Device, m: Numbers, n: Numbers, size: Numbers, lines: Numbers = 1, around: Numbers = 0
+    device: Device,
+    m: Numbers,
+    n: Numbers,
+    size: Numbers,
+    lines: Numbers = 1,
+    around: Numbers = 0,
+    *,
+    means: bool = False,
 ) -> tuple[Numbers, Numbers, Numbers]:
     """Cycles in which ``m`` x ``n`` sums leave the core as elements of ``size`` bytes.
 
@@ -113,14 +120,16 @@ def drain_cycles(
     the cycles after which the next can follow, and how many moves wait in one queue.
 
     Over UB two pipes work side by side. There lines may first be put between zeros, so many
-    positions ``around`` them in all, which leave at once.
+    positions ``around`` them in all, which leave at once. Of ``means`` nothing is rounded up, which
+    might be more than the mean of what is.
     """
     if device.has_path("L0C", "GM"):
         cycles = lines * Move.cycles(device.path("L0C", "GM"), m * n * size / lines)
         return cycles, cycles, lines
     into, out = device.path("L0C", "UB"), device.path("UB", "GM")
-    rows = np.ceil(m / 16) * 16
-    pieces = np.ceil(n / 16 / np.maximum(1, columns_in_ub(device, rows + around, size)))
+    rows = m if means else np.ceil(m / 16) * 16
+    pieces = n / 16 / np.maximum(1, columns_in_ub(device, rows + around, size))
+    pieces = np.maximum(1, pieces if means else np.ceil(pieces))
     moves = pieces * np.where(around > 0, 1, lines)
     through = Move.cycles(into, rows * n * 4, moves=pieces)
     stored = Move.cycles(out, np.maximum(m, around) * n * size, moves=moves)
@@ -145,13 +154,14 @@ def scatter_cycles(
     plane: int,
     *,
     halves: bool,
+    means: bool = False,
 ) -> tuple[Numbers, Numbers, Numbers]:
     """Cycles as of ``drain_cycles``, of ``lines`` of positions, each ``apart`` from the next.
 
     Blocks of other channels are a ``plane`` of positions away. Blocks that are ``halves`` of a
     column of fractals leave row by row only, two of them for each column.
     """
-    blocks = np.ceil(n / 16) * (1 + halves)
+    blocks = (n / 16 if means else np.ceil(n / 16)) * (1 + halves)
     if not device.has_path("L0C", "GM"):
         line = Move.cycles(device.path("UB", "GM"), length * blocks * block, moves=blocks)
         return lines * line, lines * line, lines * blocks

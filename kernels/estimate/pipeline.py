@@ -31,7 +31,7 @@ import numpy.typing as npt
 
 from npusim.base.records import replace
 from npusim.kernels.estimate import costs
-from npusim.kernels.estimate.tile import TileWork, bound, busy_cycles, estimate
+from npusim.kernels.estimate.tile import Tiles, TileWork, bound, busy_cycles, estimate
 from npusim.kernels.estimate.work import Floats, Work
 from npusim.language import Device, IntArray
 from npusim.machine.timing import compile_once
@@ -242,6 +242,17 @@ class Space(ABC):
         """Mean sizes of the tiles of all cores, for ``tile``, with delays that all have."""
 
     @abstractmethod
+    def largest(self, t: Columns) -> Any:
+        """Sizes of a largest tile, for ``tile``, which has no less of K than the mean."""
+
+    @abstractmethod
+    def least(self, t: Columns) -> Any:
+        """Sizes of which no tile, load or product of any core has less, for ``tile``.
+
+        Where all tiles are alike they are theirs.
+        """
+
+    @abstractmethod
     def tile(self, t: Columns, sizes: Any) -> TileWork:
         """The loads, products and drain of tiles of such sizes."""
 
@@ -249,16 +260,23 @@ class Space(ABC):
         """Cycles of an mmad of mean sizes, at least."""
         return np.asarray(costs.mean_product_cycles(self.device, m, k, n, self.math))
 
+    def product(self, m: Floats, k: Floats, n: Floats) -> Floats:
+        """Cycles of an mmad of such sizes."""
+        return np.asarray(costs.product_cycles(self.device, m, k, n, self.math))
+
     def estimate(self, t: Columns) -> Work:
         """The work of the busiest core under each candidate."""
         return estimate(self.device, self.tile(t, self.busiest(t)), self.math)
 
     def bound(self, t: Columns) -> tuple[Floats, Floats]:
         """Cycles that each candidate takes at least, and those of launches and kernels beside."""
-        tile = self.tile(t, self.mean(t))
+        mean, largest, least = (
+            self.tile(t, sizes) for sizes in (self.mean(t), self.largest(t), self.least(t))
+        )
         shape = np.shape(t["cores"])
-        least, beside = bound(self.device, tile, self.mean_product), tile.beside
-        return np.broadcast_to(least, shape), np.broadcast_to(beside, shape)
+        tiles = Tiles(mean, largest, least)
+        cycles = bound(self.device, tiles, (self.mean_product, self.product))
+        return np.broadcast_to(cycles, shape), np.broadcast_to(mean.beside, shape)
 
     def missing(self, *once: Any) -> Any:
         """Bytes of the operands that the L2 does not hold, of those that each has."""

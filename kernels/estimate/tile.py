@@ -22,6 +22,7 @@ from npusim.kernels.estimate.work import Floats, Work
 from npusim.language import Device
 from npusim.machine.device.parts import Path
 from npusim.machine.isa.base import Numbers
+from npusim.machine.timing.links import ONE, waiting
 
 #: How many of the cores drain their tiles at the same time; fitted to simulated kernels.
 DRAINING = 0.9
@@ -168,17 +169,147 @@ def estimate(device: Device, tile: TileWork, math: str) -> Work:
     )
 
 
-def bound(device: Device, tile: TileWork, product: ProductCycles) -> Floats:
+class Tiles(NamedTuple):
+    """What holds for some core: it has as much work as the ``mean`` over all; it has a ``largest``
+    tile; it has as many as their number over that of the cores, rounded up, none of which is
+    smaller than the ``least``."""
+
+    mean: TileWork
+    largest: TileWork
+    least: TileWork
+
+
+def bound(device: Device, tiles: Tiles, products: tuple[ProductCycles, ProductCycles]) -> Floats:
     """Cycles that no simulation of a candidate falls below, without what is beside the kernel.
 
-    ``tile`` is the mean over all cores: these take their share of it, and each pipe and memory is
-    as fast as alone. ``product`` gives the cycles of an mmad of mean sizes m, k and n.
+    Each pipe and memory is as fast as alone, but before it come the first loads, and behind it the
+    last drain. ``products`` give the cycles of an mmad of mean sizes m, k and n, and of true ones.
     """
-    step, rest = tile.step, tile.rest
-    traffic = tile.traffic
+    mean, largest, least = tiles
     main = device.main_read_rate
-    requests = traffic.requests - traffic.spared
-    work = Work(
+    traffic = mean.traffic
+    of_mean, of_least = _alone(mean, products[0]), _alone(least, products[1])
+    of_largest = _alone(largest, products[1])
+    share = mean.items / mean.cores
+    most = np.ceil(least.items / least.cores)
+    busy = _pipes(of_mean, share, share / mean.first.every, share / mean.second.every)
+    whole = _pipes(
+        of_least,
+        most,
+        np.maximum(1, most / least.first.every),
+        np.maximum(1, most / least.second.every),
+    )
+    single, others = _pipes(of_largest, 1, 1, 1), np.maximum(0, np.floor(share) - 1)
+    beside = _pipes(of_least, others, 0, 0)
+    edges = _edges(least, of_least, _pipes(of_mean, 1, 1, 1))
+    requests = np.maximum(0, traffic.requests - traffic.spared)
+    asked = busy.size * mean.cores / costs.read_rate(device, traffic.asked, requests)
+    waited = traffic.missing * waiting(device.l2) / ONE / device.shared_read_rate
+    first = np.minimum(least.first.start, least.second.start)
+    in_turn = (
+        _in_turn(mean, of_mean, busy),
+        _in_turn(least, of_least, whole),
+        _in_turn(largest, of_largest, single),
+    )
+    times = (
+        edges.l0 + reduce(np.maximum, (busy.l0, whole.l0, single.l0 + beside.l0)) + edges.drain,
+        edges.cube
+        + reduce(np.maximum, (busy.cube, whole.cube, single.cube + beside.cube))
+        + edges.behind_cube,
+        edges.out + reduce(np.maximum, (busy.out, whole.out, single.out + beside.out)),
+        reduce(np.maximum, (busy.loads, whole.loads, single.loads)) + edges.drain,
+        reduce(np.maximum, in_turn) + edges.drain,
+        _with_drains(device, mean, of_mean, share, busy),
+        _with_drains(device, least, of_least, most, whole),
+        first + asked + waited + edges.drain,
+        first + traffic.missing / main + edges.drain,
+        edges.out + traffic.stored,
+        busy.issue,
+    )
+    longest: Floats = reduce(np.maximum, times)
+    return longest
+
+
+def _in_turn(tile: TileWork, work: Work, pipes: _Pipes) -> Numbers:
+    """Cycles of loads that wait until their slot of L1 was read, and of what reads it in turn.
+
+    Where an operand that comes anew for every tile has one slot, its next load follows the loads to
+    L0 of the one before, but for that of the other operand which is the first or the last of them.
+    If both have one, and come as often, the other waits behind it in the pipe.
+    """
+    first, second, step = tile.first, tile.second, tile.step
+    alone = [(operand.slots == 1) & (operand.every <= 1) for operand in (first, second)]
+    size = [operand.start + operand.size / tile.port.rate for operand in (first, second)]
+    counts = pipes.firsts, pipes.seconds
+    both = step.a + step.b
+    chains = [
+        np.where(one, count * (cycles - np.maximum(step.a, step.b)) + pipes.l0, 0)
+        for one, count, cycles in zip(alone, counts, size, strict=True)
+    ]
+    paired = alone[0] & alone[1] & (tile.seconds == 1)
+    chains.append(np.where(paired, counts[0] * (size[0] + size[1] - both) + pipes.l0, 0))
+    longest: Numbers = reduce(np.maximum, chains)
+    return longest
+
+
+def _with_drains(
+    device: Device, tile: TileWork, work: Work, items: Numbers, pipes: _Pipes
+) -> Numbers:
+    """Cycles of products and drains that follow each other in one slot of L0C.
+
+    Under the unit flag the next tile follows the start of the last move of a drain, which begins
+    with the last product. Over UB a slot is free earlier.
+    """
+    if not device.has_path("L0C", "GM"):
+        return 0
+    w: Any = work
+    drain = tile.drain.cycles
+    flagged = drain - drain / tile.drain.moves - np.maximum(w.m, w.rest_m)
+    more = np.where(tile.unit_flag > 0, flagged, drain)
+    return np.where(tile.drain_slots == 1, pipes.cube + items * more, 0)
+
+
+class _Edges(NamedTuple):
+    """Cycles of a core before pipes begin at the earliest, and behind them.
+
+    Before the loads to ``l0``, the ``cube`` and the way ``out``; behind the last load to L1 or L0
+    there is a ``drain``, and ``behind_cube`` what is left of it.
+    """
+
+    l0: Numbers
+    cube: Numbers
+    out: Numbers
+    drain: Numbers
+    behind_cube: Numbers
+
+
+def _edges(least: TileWork, work: Work, item: _Pipes) -> _Edges:
+    """The edges of a core whose tiles are none smaller than the ``least``.
+
+    ``item`` is the mean work of a tile: if that of the least is as much, all are alike.
+    """
+    w: Any = work
+    first, second, step = least.first, least.second, least.step
+    loads = [operand.start + operand.size / least.port.rate for operand in (first, second)]
+    both = loads[0] + loads[1]
+    of_least = _pipes(work, 1, 1, 1)
+    # The pipe has one operand in L0 when the other comes to L1: how long that took is known where
+    # all tiles are alike.
+    alike = np.isclose(of_least.l0, item.l0)
+    shorter = np.minimum(loads[0], loads[1])
+    begin = np.maximum(shorter, np.where(alike, both - np.maximum(step.a, step.b), 0))
+    ready = both + np.minimum(step.a, step.b)
+    # Under the unit flag a drain follows the last product.
+    out = ready + of_least.cube - np.where(least.unit_flag > 0, np.maximum(w.m, w.rest_m), 0)
+    drain = least.drain.pace
+    behind = np.where(least.unit_flag > 0, 0, drain)
+    return _Edges(l0=begin, cube=ready, out=out, drain=drain, behind_cube=behind)
+
+
+def _alone(tile: TileWork, product: ProductCycles) -> Work:
+    """The work of a core that has all memories for itself."""
+    step, rest = tile.step, tile.rest
+    return Work(
         **_counted(tile),
         first_period=1,
         first_until=0,
@@ -192,12 +323,10 @@ def bound(device: Device, tile: TileWork, product: ProductCycles) -> Floats:
         pace=tile.drain.pace,
         stall=0,
         lag=-1.0,
-        shared=costs.read_rate(device, traffic.asked, requests),
-        main=main,
-        least=np.maximum(traffic.stored, traffic.missing / main),
+        shared=np.inf,
+        main=np.inf,
+        least=0,
     )
-    items = tile.items / tile.cores
-    return _longest(work, items, items / tile.first.every, items / tile.second.every)
 
 
 def busy_cycles(work: Work) -> Floats:
@@ -207,7 +336,13 @@ def busy_cycles(work: Work) -> Floats:
     """
     w: Any = work
     items = np.ceil(w.items / w.cores)
-    return _longest(work, items, np.ceil(items / w.first_every), np.ceil(items / w.second_every))
+    turns = [np.ceil(items / every) for every in (w.first_every, w.second_every)]
+    pipes = _pipes(work, items, *turns)
+    loads = np.maximum(pipes.loads, pipes.size * w.cores / w.shared)
+    longest: Floats = reduce(
+        np.maximum, (pipes.l0, pipes.cube, pipes.issue, loads, pipes.out, w.least)
+    )
+    return longest
 
 
 def _alone_rate(port: Path, operand: OperandLoads) -> Numbers:
@@ -248,24 +383,38 @@ def _counted(tile: TileWork) -> dict[str, Any]:
     }
 
 
-def _longest(work: Work, items: Numbers, first_turns: Numbers, second_turns: Numbers) -> Floats:
-    """Cycles of the busiest pipe or memory of a core with so many tiles.
+class _Pipes(NamedTuple):
+    """Cycles in which the pipes of a core are busy: loads to L0, the cube, the scalar pipe that
+    issues, loads to L1, and the way out. Of both operands there are so many loads, and bytes."""
 
-    Its operands come so many ``first_turns`` and ``second_turns``.
-    """
+    l0: Numbers
+    cube: Numbers
+    issue: Numbers
+    loads: Numbers
+    out: Numbers
+    firsts: Numbers
+    seconds: Numbers
+    size: Numbers
+
+
+def _pipes(work: Work, items: Numbers, first_turns: Numbers, second_turns: Numbers) -> _Pipes:
+    """The pipes of a core with so many tiles, whose operands come so many turns."""
     w: Any = work
     steps = items * w.firsts * w.seconds * w.steps
     rests = steps / w.run
-    l0 = (steps - rests) * (w.a + w.b) + rests * w.rest_l0
-    cube = (steps - rests) * w.m + rests * w.rest_m
     firsts = w.firsts * first_turns
     seconds = w.firsts * w.seconds * second_turns
     size = firsts * w.first_bytes + seconds * w.second_bytes
-    loads = firsts * w.first_start + seconds * w.second_start + size / w.rate
-    loads = np.maximum(loads, size * w.cores / w.shared)
-    pipes = (l0, cube, steps * w.issue, loads, items * w.pace, w.least)
-    longest: Floats = reduce(np.maximum, pipes)
-    return longest
+    return _Pipes(
+        l0=(steps - rests) * (w.a + w.b) + rests * w.rest_l0,
+        cube=(steps - rests) * w.m + rests * w.rest_m,
+        issue=steps * w.issue,
+        loads=firsts * w.first_start + seconds * w.second_start + size / w.rate,
+        out=items * w.pace,
+        firsts=firsts,
+        seconds=seconds,
+        size=size,
+    )
 
 
 def _used(step: CubeStep, cycles: Numbers) -> Numbers:

@@ -37,6 +37,9 @@ class Cut(NamedTuple):
     most_pixels: int
     fetch: float  # cycles to fetch one column of img2col per position
     mean_fetch: float  # the same over all slabs
+    least_fetch: float  # and at least
+    least_real: float  # positions and pixels of a slab at least
+    least_pixels: float
     x_moves: float  # that bring x to L1, and more for each plane
     x_plane_moves: float
     x_pieces: float  # rows in GM of a plane of x
@@ -45,6 +48,9 @@ class Cut(NamedTuple):
     images: int = 1  # that come together; all the rest is of one, or of one run
     runs: int = 1  # of positions in what comes together: fewer than images where steps go on
     dy_fetch: float = 0.0  # as ``fetch``, of dy
+    least_dy_fetch: float = 0.0
+    rest: float = 1.0  # images that the last load of several has at least, of as many
+    sixteens: float = 1.0  # whole sixteens of positions in loads, at least, of those in full ones
 
 
 @lru_cache(maxsize=32)
@@ -82,27 +88,41 @@ def _of_images(s: Convolution, form: str, one: Cut, plane: Plane) -> list[Cut]:
     if form == "window":
         pixels = s.spatial[1] * s.spatial[2]
         one = one._replace(pixels=pixels, most_pixels=pixels, x_moves=1.0, x_plane_moves=0.0)
-        return [one._replace(images=count, runs=count) for count in counts]
+        return [_several(s, one, count) for count in counts]
     if not rows_follow(s, plane):
         return []
-    return [one._replace(images=count, runs=count, x_moves=float(count)) for count in counts]
+    return [_several(s, one, count)._replace(x_moves=float(count)) for count in counts]
+
+
+def _several(s: Convolution, one: Cut, count: int) -> Cut:
+    """The cut with so many images in a load; the last load may have fewer."""
+    even = s.n % count == 0
+    return one._replace(
+        images=count, runs=count, least_pixels=one.pixels, rest=1.0 if even else 1 / count
+    )
 
 
 def _run(s: Convolution, cut: Cut, of_x: Fetcher, of_dy: Fetcher) -> Cut:
     """The cut of the same images, with steps that go on from one to the next."""
     pixels, each = cut.most_pixels, s.out[1] * s.out[2]
+    # The last load may be of fewer images, which are not fetched or padded in the same ratio.
+    loads = range(1 if cut.rest < 1 else cut.images, cut.images + 1)
     count = round_up(cut.images * each, 16)
-    x_window = Window(cut.images, pixels, stride_w=s.step(2))
-    fetch = x_window.fetches(0, count, of_x) / count
-    dy_fetch = Window(cut.images, each).fetches(0, count, of_dy) / count
+    counts = [round_up(images * each, 16) for images in loads]
+    of_loads = [*zip(loads, counts, strict=True)]
+    step = s.step(2)
+    fetch = [Window(n, pixels, stride_w=step).fetches(0, size, of_x) / size for n, size in of_loads]
+    dy_fetch = [Window(n, each).fetches(0, size, of_dy) / size for n, size in of_loads]
     return cut._replace(
         runs=1,
         positions=float(count),
         most_positions=count,
-        fetch=fetch,
-        dy_fetch=dy_fetch,
-        # The last load may be of fewer images, which are not fetched in the same ratio.
-        mean_fetch=0.0,
+        fetch=fetch[-1],
+        dy_fetch=dy_fetch[-1],
+        mean_fetch=min(fetch),
+        least_fetch=min(fetch),
+        least_dy_fetch=min(dy_fetch),
+        sixteens=min(round_up(n * each, 16) / n for n in loads) / (count / cut.images),
     )
 
 
@@ -114,6 +134,8 @@ def _cut(s: Convolution, form: str, slab_k: int, plane: Plane, fetcher: Fetcher)
     # The slab in the middle stands for all.
     h, w = (axis.readings[0][axis.readings[1][len(axis) // 2]] for axis in (rows, columns))
     over, count = window(h, w), h.outputs * w.outputs
+    pairs = [(i, j) for i in rows.readings[0] for j in columns.readings[0]]
+    least = min(_fetched(i, j, fetcher) for i, j in pairs)
     plain = form == "taps" or over.plain  # of single taps just the pixels that they read come
     places = {"taps": s.taps, "bands": len(rows.parts) * len(columns.parts)}.get(form, 1)
     taps = s.taps / places if form == "bands" else s.taps
@@ -129,12 +151,21 @@ def _cut(s: Convolution, form: str, slab_k: int, plane: Plane, fetcher: Fetcher)
         most_pixels=plane.most_pixels,
         fetch=0.0 if plain else over.fetches(0, count, fetcher) / count,
         mean_fetch=fetches(plane, fetcher) / taps / padded.sum(),
+        least_fetch=0.0 if plain else least,
+        least_real=float(positions.min()),
+        least_pixels=float(rows.real.min() * columns.real.min()),
         x_moves=moves.x,
         x_plane_moves=moves.x_plane,
         x_pieces=moves.x_pieces,
         dy_plane_moves=moves.dy_plane,
         dy_pieces=moves.dy_pieces,
     )
+
+
+def _fetched(h: Reading, w: Reading, fetcher: Fetcher) -> float:
+    """Cycles per position, in whole sixteens, to fetch a column of a slab that reads so."""
+    over, count = window(h, w), h.outputs * w.outputs
+    return 0.0 if over.plain else over.fetches(0, count, fetcher) / round_up(count, 16)
 
 
 class _SlabMoves(NamedTuple):

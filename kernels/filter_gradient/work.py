@@ -44,7 +44,9 @@ class GradientSizes(NamedTuple):
     ``steps`` of ``k`` positions, the last of which has the ``rest``. Loads to L1 are of ``x_moves``
     and ``dy_moves``. Steps bring dy to L0A in ``step_moves``, or ``rest_moves``, and fetch columns
     of img2col in ``x_fetch`` and ``dy_fetch`` cycles per position. What comes first comes anew
-    after ``first_every`` items. Slots of L1 have ``shared`` banks.
+    after ``first_every`` items. Slots of L1 have ``shared`` banks. A load has as many ``images``,
+    each of so many ``real`` positions and ``pixels`` of so many ``planes`` of x. ``means`` are of
+    tiles that differ.
     """
 
     items: IntArray
@@ -63,10 +65,15 @@ class GradientSizes(NamedTuple):
     first_every: IntArray
     second_every: Any
     shared: npt.NDArray[np.bool_]
+    planes: Floats
+    real: Floats
+    pixels: Floats
+    images: Any
+    means: bool = False
 
 
 #: Columns of cuts that say how operands come to L1.
-_OF_LOADS = ("images", "runs", "real", "pixels", "x_pieces", "dy_pieces")
+_OF_LOADS = ("images", "runs", "x_pieces", "dy_pieces")
 
 
 @dataclass(frozen=True)
@@ -165,47 +172,122 @@ class Gradient(Space):
             first_every=t["group"],
             second_every=1,
             shared=t["slots"] > 1,
+            planes=t["planes"],
+            real=of["real"],
+            pixels=of["pixels"],
+            images=of["images"],
         )
 
     def mean(self, t: Columns) -> GradientSizes:
         """See ``pipeline.Space``."""
         s, of = self.shape, chosen(self.of_cut, t["cut"])
-        items = self._tiles(t) * t["parts"] * t["passes"]
         high, wide = s.plan.cout_g, self._mean_columns
         depth = sum(self._depths) / len(self._depths)
         slabs = s.n * depth * of["slabs"] / t["parts"] / of["images"] / t["passes"]
         # Of 16 channels more positions are padded.
         alone = of["real"] * of["images"] / of["runs"]
-        positions = of["positions"] if s.c0 == 16 else alone
+        return self._optimistic(
+            t,
+            sides=(high / -(-high // t["m"]), wide / -(-wide // t["n"])),
+            slabs=slabs,
+            positions=of["positions"] * of["sixteens"] if s.c0 == 16 else alone,
+            fetch=of["mean_fetch"],
+        )._replace(planes=t["planes"], real=of["real"], pixels=of["pixels"], means=True)
+
+    def largest(self, t: Columns) -> GradientSizes:
+        """See ``pipeline.Space``: the first tile; bands differ, and so do places of the filter."""
+        wide = self._mean_columns if self.form == "bands" else self._runs[1]
+        sides = np.minimum(t["m"], self.shape.plan.cout_g), np.minimum(t["n"], wide)
+        mean = self.mean(t)
+        m, n = (side / 1.0 for side in sides)
+        n = mean.n if self.form == "bands" else n
+        return mean._replace(m=m, n=n, planes=np.floor((n / self.shape.c0 - 1) / self.taps) + 1)
+
+    def least(self, t: Columns) -> GradientSizes:
+        """See ``pipeline.Space``: the last tile, the smallest slab, the last images."""
+        s, of = self.shape, chosen(self.of_cut, t["cut"])
+        high, (_, wide) = s.plan.cout_g, self._runs
+        m = high - (-(-high // t["m"]) - 1) * t["m"]
+        n = wide - (-(-wide // t["n"]) - 1) * t["n"]
+        if self.form == "bands":  # of which the last may be narrow
+            n = np.minimum(n, s.c0)
+        slabs = s.n * min(self._depths) * of["slabs"]
+        loads = np.floor(np.ceil(slabs / of["images"]) / t["parts"] / t["passes"])
+        loads = loads - 1 + of["rest"]  # the last may be of fewer images
+        # Tiles of one operand are cut evenly into groups: some share has the most of them.
+        along = np.where(t["of_x"] == 1, -(-high // t["m"]), self._along_n(t))
+        group = -(-along // -(-along // t["group"]))
+        positions = of["positions"] * of["sixteens"] if s.c0 == 16 else of["real"]
+        uneven_slabs = of["least_real"] < of["real"]
+        positions = np.where(uneven_slabs, of["least_real"], positions)
+        return self._optimistic(
+            t,
+            sides=(m / 1.0, n / 1.0),
+            slabs=np.maximum(0, loads),
+            positions=positions,
+            fetch=of["least_fetch"],
+        )._replace(
+            planes=(n // s.c0 - 1) // self.taps + 1,
+            real=of["least_real"],
+            pixels=of["least_pixels"],
+            images=of["images"] * of["rest"],
+            # Some share is of a whole group of tiles.
+            items=np.maximum(
+                self._tiles(t) * t["parts"] * t["passes"], group * t["passes"] * t["cores"]
+            ),
+        )
+
+    def _optimistic(
+        self,
+        t: Columns,
+        *,
+        sides: tuple[Floats, Floats],
+        slabs: Floats,
+        positions: Floats,
+        fetch: Floats,
+    ) -> GradientSizes:
+        """Sizes for a bound: tiles with such ``sides`` m and n, and so many ``slabs``.
+
+        Each has so many ``positions`` and is fetched at ``fetch`` cycles for each of them.
+        """
+        of, c0 = chosen(self.of_cut, t["cut"]), self.shape.c0
         steps = np.maximum(1, positions / t["k"])  # as few as there are, all of the mean
-        k = positions / steps
+        items = self._tiles(t) * t["parts"] * t["passes"]
         # The only slab may stay for the next tile, which estimates leave out.
         stays = slabs < 2
         rounds = -(-items // t["cores"])
         several = (t["group"] == 1) | (t["stay"] > 1)
+        # Steps that go on to the next image fetch no block that is alone in its tile.
+        runs_on = of["runs"] < of["images"]
+        x_part = np.where(runs_on & (self.taps == 1), _fetched(t["n"], self._runs[1], c0), 1)
+        dy_part = _fetched(t["m"], self.shape.plan.cout_g, c0)
         return GradientSizes(
             items=items,
-            m=high / -(-high // t["m"]),
-            n=wide / -(-wide // t["n"]),
+            m=sides[0],
+            n=sides[1],
             slabs=slabs,
             steps=steps,
-            k=k,
-            rest=k,
+            k=positions / steps,
+            rest=positions / steps,
             x_moves=1,
             dy_moves=1,
             step_moves=1,
             rest_moves=1,
-            x_fetch=of["mean_fetch"],
-            dy_fetch=0 * of["fetch"],
+            x_fetch=fetch * x_part,
+            dy_fetch=of["least_dy_fetch"] * dy_part,
             first_every=np.where(stays, rounds, t["group"]),
             second_every=np.where(stays, rounds, 1),
             shared=(t["slots"] > 1) & several,
+            planes=t["planes"],
+            real=of["real"],
+            pixels=of["pixels"],
+            images=of["images"],
         )
 
     def tile(self, t: Columns, sizes: GradientSizes) -> TileWork:
         """See ``pipeline.Space``."""
         of = {name: self.of_cut[name][t["cut"]] for name in _OF_LOADS}
-        x, dy = self._loads(t, sizes, of)
+        x, dy = self._loads(t, sizes)
         # What stays in L1 for several tiles comes first.
         first, second = swapped((t["group"] > 1) & (t["of_x"] == 0), x, dy)
         slots = np.where(t["group"] > 1, t["stay"], t["slots"])
@@ -245,12 +327,10 @@ class Gradient(Space):
         x_every = np.where(t["of_x"] == 1, t["group"], 1)
         return x_every, np.where(t["of_x"] == 0, t["group"], 1)
 
-    def _loads(
-        self, t: Columns, sizes: GradientSizes, of: Columns
-    ) -> tuple[OperandLoads, OperandLoads]:
+    def _loads(self, t: Columns, sizes: GradientSizes) -> tuple[OperandLoads, OperandLoads]:
         """The loads of x and dy to L1, each as if it came for every tile."""
-        x_bytes = of["images"] * t["planes"] * of["pixels"] * 32
-        dy_bytes = of["images"] * of["real"] * sizes.m * self.element
+        x_bytes = sizes.images * sizes.planes * sizes.pixels * 32
+        dy_bytes = sizes.images * sizes.real * sizes.m * self.element
         x_missing, dy_missing = self._lacking(t, sizes, x_bytes, dy_bytes)
         x = OperandLoads(
             start=sizes.x_moves * self._port.startup_cycles,
@@ -285,10 +365,15 @@ class Gradient(Space):
         x_every, dy_every = self._every(t)
         split = t["parts"] > 1
         stored = self._written * np.where(split, t["parts"] * self._atomic_factor, t["passes"])
+        requests = (x_rows / x_every + dy_rows / dy_every) * sizes.slabs * sizes.items
+        missing = self.missing(*self._operand_bytes)
+        # What the L2 holds misses once, in rows as short as any.
+        most = np.maximum(x_rows / np.maximum(1, x.size), dy_rows / np.maximum(1, dy.size))
         return SharedBytes(
             asked=(x.size / x_every + dy.size / dy_every) * sizes.slabs * sizes.items,
-            requests=(x_rows / x_every + dy_rows / dy_every) * sizes.slabs * sizes.items,
-            missing=self.missing(*self._operand_bytes),
+            requests=requests,
+            spared=np.minimum(requests, missing * most) if self._all_held else requests,
+            missing=missing,
             stored=stored / costs.write_rate(self.device),
             main=self.device.main_read_rate,
         )
@@ -302,7 +387,7 @@ class Gradient(Space):
 
     def _drain(self, t: Columns, sizes: GradientSizes) -> WayOut:
         """The way out of a tile."""
-        cycles, pace, _ = costs.drain_cycles(self.device, sizes.m, sizes.n, 4)
+        cycles, pace, _ = costs.drain_cycles(self.device, sizes.m, sizes.n, 4, means=sizes.means)
         factor = np.where(t["parts"] > 1, self._atomic_factor, 1)
         return WayOut(cycles=cycles, pace=pace, written=sizes.m * sizes.n * 4 * factor)
 
@@ -439,3 +524,10 @@ class Gradient(Space):
             conflict=sizes.shared,
         )
         return step_of(device, (into_a, into_b), (moves, 1), (a, b), (m, k, n))
+
+
+def _fetched(side: IntArray, whole: int, block: int) -> Floats:
+    """The share of blocks in tiles of several, of tiles with a ``side`` of the ``whole``."""
+    rest = whole - (-(-whole // side) - 1) * side
+    alone = np.where(side <= block, whole, np.where(rest <= block, rest, 0))
+    return np.asarray(1 - alone / whole)

@@ -52,21 +52,29 @@ class Cut(NamedTuple):
     slabs: int
     m: float  # positions of a tile in whole sixteens
     most_m: int
+    least_m: int
+    real_m: float  # positions as they are
     reads: float  # per slab
     pixels: float  # of one plane that a read loads
+    least_pixels: int
     most_pixels: int  # with rows and columns of zeros
     taps: float
+    least_taps: int
     most_taps: int
     fetch: float  # cycles to fetch one column of img2col
-    mean_fetch: float  # the same over all reads, 0 for several images
+    mean_fetch: float  # the same over all reads, at least
+    least_fetch: float  # and of any read
     moves: float  # that bring a read to L1, and more for each plane
     plane_moves: float
+    least_moves: float  # the same, at least
+    least_plane_moves: float
     pieces: float  # rows in GM of a plane of a read
     tap_moves: float  # that bring weights of whole planes, at most
     tap_rows: float  # and for one output plane
     band_moves: int  # that bring weights of one plane where taps are a band, else 0
     lines: int  # drains of a tile that follow each other, and positions in each
     length: int
+    least_lines: int
     apart: int  # from one position of a line to the next, in positions
     dead: bool  # whether some outputs read nothing
     around: int  # positions of its rows with zeros between, if these make up the plane, or 0
@@ -155,9 +163,20 @@ def _cut(g: Geometry, form: str, base_m: int, images: int, plane: Plane, fetcher
     over = Window(images, h.size * w.size) if plain else window(stack(h, images).h, w)
     fetched = plain or not over.plain
     moves, plane_moves, pieces = _moves(g.w.size, h, w, images)
+    all_moves = [
+        _moves(g.w.size, i, j, images) for i in rows.readings[0] for j in columns.readings[0]
+    ]
     taps = plane.products / plane.positions / (plane.reads / plane.slabs)
     partial = h.kernel * w.kernel < g.taps
     mean_fetch = fetches(plane, fetcher) / plane.reads / taps if images == 1 else 0.0
+    least_fetch = min(
+        0.0 if over.plain else over.fetches(0, i.outputs * j.outputs, fetcher)
+        for i in rows.readings[0]
+        for j in columns.readings[0]
+        for over in [window(i, j)]
+    )
+    if images > 1:
+        mean_fetch = least_fetch = _fetch_of_images(g, (rows, columns), plain, images, fetcher)
     return Cut(
         form=form,
         base_m=base_m,
@@ -165,15 +184,23 @@ def _cut(g: Geometry, form: str, base_m: int, images: int, plane: Plane, fetcher
         slabs=plane.slabs,
         m=float(padded_m.mean()),
         most_m=int(padded_m.max()),
+        least_m=int(padded_m.min()),
+        real_m=float(m.mean()),
         reads=plane.reads / plane.slabs,
         pixels=plane.pixels / plane.reads,
+        least_pixels=int(rows.real.min() * columns.real.min()),
         most_pixels=max(h.size for h in stacks) * max(1, columns.most("size")),
         taps=taps,
+        least_taps=int(rows.kernel.min() * columns.kernel.min()),
         most_taps=plane.most_taps,
         fetch=over.fetches(0, int(np.median(m)), fetcher) if fetched else 0,
         mean_fetch=mean_fetch,
+        least_fetch=least_fetch,
         moves=moves,
         plane_moves=plane_moves,
+        # Zeros between what is read are no load from global memory.
+        least_moves=min(0.0 if each else at_once for at_once, each, _ in all_moves),
+        least_plane_moves=min(each for _, each, _ in all_moves),
         pieces=pieces,
         tap_moves=taps if partial else 1,
         tap_rows=h.kernel if partial else 1,
@@ -181,6 +208,25 @@ def _cut(g: Geometry, form: str, base_m: int, images: int, plane: Plane, fetcher
         **_way_out(g, plane, h, w, images),
         side_by_side=plain,
     )
+
+
+def _fetch_of_images(
+    g: Geometry, axes: tuple[Runs, Runs], plain: bool, images: int, fetcher: Fetcher
+) -> float:
+    """Cycles to fetch a column for the positions of so many images, of any read at least.
+
+    The last images may be fewer, which are not fetched in the same ratio.
+    """
+    least = []
+    for together in range(1 if g.images % images else images, images + 1):
+        for h, w in product(axes[0].readings[0], axes[1].readings[0]):
+            tall = stack(h, together).h
+            over = Window(together, h.size * w.size) if plain else window(tall, w)
+            count = together * h.outputs * w.outputs
+            # One plane is read as it lies.
+            cycles = 0 if over.plain else over.fetches(0, count, fetcher)
+            least.append(cycles * images / together)
+    return min(least)
 
 
 def _way_out(g: Geometry, plane: Plane, h: Reading, w: Reading, images: int) -> dict[str, Any]:
@@ -191,6 +237,7 @@ def _way_out(g: Geometry, plane: Plane, h: Reading, w: Reading, images: int) -> 
     return {
         "lines": lines * images,
         "length": h.outputs * w.outputs // lines,
+        "least_lines": 1 if lines == 1 else min(i.outputs for i in plane.rows.readings[0]),
         "apart": w.outputs_apart,
         "dead": gaps or not live,
         "around": g.spread(h) if filled else 0,

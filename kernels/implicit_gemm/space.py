@@ -60,7 +60,8 @@ class GemmSizes(NamedTuple):
     ``step_moves`` and ``rest_moves``, a column of the input ``fetch`` cycles for its
     positions. Loads to L1 are of ``x_moves``, of ``x_rows`` in GM, and ``w_moves``; they
     come anew after ``x_every`` and ``w_every`` items. ``lines`` of ``length`` positions leave, each
-    position ``apart`` from the next, with zeros ``around`` them.
+    position ``apart`` from the next, with zeros ``around`` them. A tile is of so many ``images``;
+    ``means`` are of tiles that differ.
     """
 
     m: Floats
@@ -88,6 +89,8 @@ class GemmSizes(NamedTuple):
     length: Any
     apart: Any
     around: Any
+    images: Any
+    means: bool = False
 
 
 @dataclass(frozen=True)
@@ -257,16 +260,85 @@ class Products(Space):
             length=of["length"],
             apart=of["apart"],
             around=of["around"],
+            images=of["images"],
         )
 
     def mean(self, t: Columns) -> GemmSizes:
         """See ``pipeline.Space``."""
-        g, of, rounds = self.geometry, chosen(self.of_cut, t["cut"]), self._rounds(t)
+        g, of = self.geometry, chosen(self.of_cut, t["cut"])
         # The last images may be fewer.
-        share = g.images / of["images"] / np.ceil(g.images / of["images"])
-        m, n, taps = of["m"] * share, self._mean_n(t), of["taps"]
-        # The last planes of an odd number are padding that fills a fractal, and are not loaded.
-        planes_in = g.all_in / -(-g.all_in // g.planes_in)
+        full, rest = np.divmod(g.images, of["images"])
+        count = full + (rest > 0)
+        share = g.images / of["images"] / count
+        sizes = self._optimistic(
+            t,
+            m=(full * of["m"] + rest / of["images"] * of["real_m"]) / count,
+            real=of["real_m"] * share,
+            n=self._mean_n(t),
+            taps=of["taps"],
+            planes_in=g.all_in / -(-g.all_in // g.planes_in),
+            reads=self._mean_depth * of["reads"],
+        )
+        return sizes._replace(
+            pixels=of["pixels"],
+            fetch=self._column_fetch(t, of["mean_fetch"]) * share,
+            images=of["images"] * share,
+            means=True,
+        )
+
+    def largest(self, t: Columns) -> GemmSizes:
+        """See ``pipeline.Space``: a largest slab and the most channels, but the fewest taps."""
+        of = chosen(self.of_cut, t["cut"])
+        n = np.minimum(t["n"], self.geometry.planes_out * self.geometry.c0)
+        even = self.geometry.planes_out * self.geometry.c0 % t["n"] > 0
+        least = self.least(t)
+        return least._replace(
+            m=of["most_m"] / 1.0,
+            n=np.where(even, self._mean_n(t), n),
+            wide=np.where(even, self._mean_n(t), n),
+        )
+
+    def least(self, t: Columns) -> GemmSizes:
+        """See ``pipeline.Space``: the smallest slab, the last images, channels and planes."""
+        g, of = self.geometry, chosen(self.of_cut, t["cut"])
+        rest = g.images % of["images"]
+        images = np.where(rest > 0, rest, of["images"])
+        # Of fewer images positions may be padded less.
+        unpadded = np.maximum(1, of["least_m"] - 15) * images / of["images"]
+        last = g.planes_out * g.c0 - (t["tiles_n"] - 1) * t["n"]
+        sizes = self._optimistic(
+            t,
+            m=np.where(rest > 0, unpadded, of["least_m"]),
+            real=unpadded,
+            n=np.maximum(1, last) / 1.0,
+            taps=of["least_taps"] / 1.0,
+            planes_in=g.all_in - (-(-g.all_in // g.planes_in) - 1) * g.planes_in,
+            reads=np.float64(min((len(pairs) for pairs in g.live if pairs), default=0)),
+        )
+        return sizes._replace(
+            pixels=of["least_pixels"] / 1.0,
+            fetch=self._column_fetch(t, of["least_fetch"]) * images / of["images"],
+            images=images,
+        )
+
+    def _optimistic(
+        self,
+        t: Columns,
+        *,
+        m: Floats,
+        real: Floats,
+        n: Floats,
+        taps: Floats,
+        planes_in: float,
+        reads: Any,
+    ) -> GemmSizes:
+        """Sizes for a bound: tiles of ``m`` x ``n``, each with so many ``reads`` of ``taps``.
+
+        Of the positions so many are ``real``, and leave the core.
+        The last planes of an odd number are padding that fills a fractal, and are not loaded.
+        """
+        of, rounds = chosen(self.of_cut, t["cut"]), self._rounds(t)
+        lines = np.where(of["around"] > 0, 1, of["least_lines"])  # zeros and all leave at once
         chunks = np.ceil(planes_in / t["planes"])
         planes = planes_in / chunks
         parts = np.maximum(1, taps / t["columns"])
@@ -275,20 +347,18 @@ class Products(Space):
         steps = np.maximum(1, columns / t["k"])  # as few as there are, all of the mean
         k = columns / steps
         moves = k if self.rotated else np.maximum(1, _fractal_loads(k, n))
-        reads = self._mean_depth * of["reads"] * chunks
         # What stays, and what few taps need of it, may come in one load.
         several = (t["resident"] > 0) | (self._phases[t["cut"]] > 1)
-        single = np.ones(1)
         return GemmSizes(
             m=m,
             n=n,
             wide=n,
             taps=taps,
-            pixels=of["pixels"] * share,
+            pixels=of["pixels"],
             planes_in=planes_in,
             planes=planes,
-            reads=reads,
-            firsts=reads,
+            reads=reads * chunks,
+            firsts=reads * chunks,
             seconds=seconds,
             steps=steps,
             k=k,
@@ -296,16 +366,32 @@ class Products(Space):
             step_moves=moves,
             rest_moves=moves,
             fetch=of["mean_fetch"],
-            x_moves=single,
+            x_moves=self._least_moves(t, of, planes),
             x_rows=self._input_rows(t, of, planes),
             w_moves=np.where(several, 0, 1),
             x_every=np.where(t["resident_input"] > 0, rounds, 1),
             w_every=np.where(t["resident"] > 0, rounds, 1),
-            lines=single,
-            length=m,
-            apart=single,
+            lines=lines,
+            length=real / lines,
+            apart=of["apart"],
             around=np.zeros(1),
+            images=of["images"],
         )
+
+    def _column_fetch(self, t: Columns, fetch: Floats) -> Floats:
+        """Cycles to fetch a column: none of images side by side where a plane is read by itself."""
+        g, of = self.geometry, chosen(self.of_cut, t["cut"])
+        last = g.all_in - (-(-g.all_in // g.planes_in) - 1) * g.planes_in
+        single = (t["planes"] == 1) | (g.planes_in % t["planes"] == 1) | (last % t["planes"] == 1)
+        by_itself = of["side_by_side"] & (single | ~self._side_by_side(t, of))
+        return np.where(by_itself, 0, fetch)
+
+    def _least_moves(self, t: Columns, of: Columns, planes: Floats) -> Floats:
+        """Moves that bring so many planes of any read of one image or more to L1 at least."""
+        fewer = self.geometry.images % of["images"] > 0
+        apart = of["least_moves"] + planes * of["least_plane_moves"]
+        apart = np.where(fewer, apart / of["images"], apart)
+        return np.where(self._side_by_side(t, of), 1, np.maximum(1, apart))
 
     def tile(self, t: Columns, sizes: GemmSizes) -> TileWork:
         """See ``pipeline.Space``."""
@@ -353,11 +439,10 @@ class Products(Space):
 
     def _loads(self, t: Columns, sizes: GemmSizes) -> tuple[OperandLoads, OperandLoads]:
         """The loads of input and weights to L1."""
-        images = self.of_cut["images"][t["cut"]]
         columns = sizes.planes * sizes.taps / sizes.seconds
         x = OperandLoads(
             start=sizes.x_moves * self._port.startup_cycles,
-            size=sizes.planes * sizes.pixels * images * 32,
+            size=sizes.planes * sizes.pixels * sizes.images * 32,
             slots=t["l1_slots"],
             every=sizes.x_every,
         )
@@ -378,12 +463,19 @@ class Products(Space):
         columns = sizes.planes * sizes.taps / sizes.seconds
         w_rows = sizes.n / g.c0 * sizes.taps if self._transposes else columns
         reads = sizes.reads * t["items"]
-        missing = self.missing(
-            self._input_bytes * self._fetched(t), self._weight_bytes(sizes.planes_in)
-        )
+        # What an L2 that is too small loses of the input is not certain.
+        times = 1 if sizes.means else self._fetched(t)
+        missing = self.missing(self._input_bytes * times, self._weight_bytes(sizes.planes_in))
+        requests = (sizes.x_rows / x.every + sizes.seconds * w_rows / w.every) * reads
+        # What the L2 holds misses once, in rows as short as any.
+        most = np.maximum(sizes.x_rows / np.maximum(1, x.size), w_rows / np.maximum(1, w.size))
+        weights = self._weight_bytes(sizes.planes_in)
+        room = device.l2.size_bytes if device.l2 is not None else 0
+        held = self._input_bytes + weights + self._written <= room
         return SharedBytes(
             asked=(x.size / x.every + sizes.seconds * w.size / w.every) * reads,
-            requests=(sizes.x_rows / x.every + sizes.seconds * w_rows / w.every) * reads,
+            requests=requests,
+            spared=np.minimum(requests, missing * most) if held else requests,
             missing=missing,
             stored=self._written / costs.write_rate(device),
             # Phases write the same sectors, one after another.
@@ -401,7 +493,7 @@ class Products(Space):
         g, device, element = self.geometry, self.device, self.dtype.bytes
         n, lines, length, apart = sizes.n, sizes.lines, sizes.length, sizes.apart
         cycles, pace, moves = costs.drain_cycles(
-            device, lines * length, n, element, lines, sizes.around
+            device, lines * length, n, element, lines, sizes.around, means=sizes.means
         )
         if (apart > 1).any():
             singly = costs.scatter_cycles(
@@ -413,6 +505,7 @@ class Products(Space):
                 lines,
                 g.h.out * g.w.out,
                 halves=g.c0 == 8 and g.planes_out > 1,
+                means=sizes.means,
             )
             cycles = np.where(apart > 1, singly[0], cycles)
             pace = np.where(apart > 1, singly[1], pace)

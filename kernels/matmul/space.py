@@ -59,7 +59,7 @@ class ProductSizes(NamedTuple):
     ``longest`` of which is cut into base blocks, a ``run`` of them. The operand with shorter slabs
     comes in so many ``seconds``, each of so many ``steps``. Rows of A are cut into ``cut_a``
     elements before (0: they are looked at as if they were not). Tiles may begin ``between`` aligned
-    places.
+    places. In blocks of the cube they are ``high`` and ``wide``; of ``means`` tiles differ.
     """
 
     items: IntArray
@@ -74,6 +74,9 @@ class ProductSizes(NamedTuple):
     cut_a: IntArray
     cut_b: IntArray
     between: Any
+    high: Floats
+    wide: Floats
+    means: bool = False
 
 
 class SlabLoads(NamedTuple):
@@ -291,10 +294,12 @@ class Products(Space):
         slab = np.minimum(t["k"] * longer, depth)
         run = np.ceil(slab / t["k"])
         seconds = np.ceil(np.maximum(1, slab / (t["k"] * shorter)))
+        m = np.where(alone, np.minimum(t["m"], self.shape.m), mean_m)
+        n = np.where(alone, np.minimum(t["n"], self.shape.n), mean_n)
         return ProductSizes(
             items=items,
-            m=np.where(alone, np.minimum(t["m"], self.shape.m), mean_m),
-            n=np.where(alone, np.minimum(t["n"], self.shape.n), mean_n),
+            m=m,
+            n=n,
             depth=depth,
             longest=slab,
             slabs=-(-depth // (t["k"] * longer)),
@@ -305,43 +310,73 @@ class Products(Space):
             cut_b=0 * depth,
             # Of tiles side by side the busiest core may have those that begin between.
             between=self.shape.n > t["n"],
+            high=np.ceil(m / 16) * 16,
+            wide=np.ceil(n / 16) * 16,
         )
 
     def mean(self, t: Columns) -> ProductSizes:
         """See ``pipeline.Space``."""
         s = self.shape
-        m, n = self._mean_sides(t)
-        longer, shorter = _steps(t)
-        depth = along = np.minimum(t["depth"], s.k)
-        if "fits" in t:  # parts of K that were given may differ
-            depth = s.k / -(-s.k // depth)
-            slabs = np.maximum(1, depth / (t["k"] * longer))
-            slab = depth / slabs
-            run = np.maximum(1, slab / t["k"])
-        else:
-            slab = np.minimum(t["k"] * longer, depth)
-            slabs = -(-depth // (t["k"] * longer))
-            run = np.ceil(slab / t["k"])
-        seconds = np.maximum(1, slab / (t["k"] * shorter))
+        tiles_m, tiles_n = -(-s.m // t["m"]), -(-s.n // t["n"])
+        depth = s.k / -(-s.k // np.minimum(t["depth"], s.k))  # the last part may be shorter
+        slabs = np.maximum(1, depth / (t["k"] * _steps(t)[0]))
+        slab = depth / slabs
+        cube = round_up(s.m, 16) / tiles_m, round_up(s.n, 16) / tiles_n
+        run = np.maximum(1, slab / t["k"])
+        return self._optimistic(t, (s.m / tiles_m, s.n / tiles_n), cube, (depth, slabs, slab, run))
+
+    def largest(self, t: Columns) -> ProductSizes:
+        """See ``pipeline.Space``: the first tile."""
+        s = self.shape
+        m, n = np.minimum(t["m"], s.m), np.minimum(t["n"], s.n)
+        cube = np.ceil(m / 16) * 16, np.ceil(n / 16) * 16
+        mean, apart = self.mean(t), -np.ones_like(t["m"])
+        return mean._replace(
+            m=m / 1.0, n=n / 1.0, high=cube[0], wide=cube[1], cut_a=apart, cut_b=apart
+        )
+
+    def least(self, t: Columns) -> ProductSizes:
+        """See ``pipeline.Space``: the last tile, and the last part of K."""
+        s = self.shape
+        steps = (s.m, t["m"]), (s.n, t["n"]), (s.k, np.minimum(t["depth"], s.k))
+        m, n, depth = (size - (-(-size // step) - 1) * step for size, step in steps)
+        slab = np.minimum(t["k"] * _steps(t)[0], depth)
+        slabs = -(-depth // (t["k"] * _steps(t)[0]))
+        cube = np.ceil(m / 16) * 16, np.ceil(n / 16) * 16
+        run = np.ceil(slab / t["k"])
+        least = self._optimistic(t, (m / 1.0, n / 1.0), cube, (depth, slabs, slab, run))
+        apart = -np.ones_like(t["m"])
+        return least._replace(cut_a=apart, cut_b=apart)
+
+    def _optimistic(
+        self, t: Columns, sides: tuple[Any, Any], cube: tuple[Any, Any], along: tuple[Any, ...]
+    ) -> ProductSizes:
+        """Sizes for a bound, of ``sides`` m and n, which the ``cube`` takes as so much.
+
+        ``along`` K there is a depth, in so many slabs, a slab, and base blocks of it.
+        """
+        s = self.shape
+        depth, slabs, slab, run = along
+        seconds = np.maximum(1, slab / (t["k"] * _steps(t)[1]))
+        part = np.minimum(t["depth"], s.k)
         k_rows_a, k_rows_b = self._k_rows
         return ProductSizes(
             items=t["items"],
-            m=m,
-            n=n,
+            m=sides[0],
+            n=sides[1],
+            high=cube[0],
+            wide=cube[1],
             depth=depth,
             longest=slab,
             slabs=slabs,
             seconds=seconds,
             steps=run / seconds,
             run=run,
-            cut_a=s.m + 0 * along if k_rows_a else along,
-            cut_b=s.n + 0 * along if k_rows_b else along,
+            cut_a=s.m + 0 * part if k_rows_a else part,
+            cut_b=s.n + 0 * part if k_rows_b else part,
             between=False,
+            means=True,
         )
-
-    def mean_product(self, m: Floats, k: Floats, n: Floats) -> Floats:
-        """See ``pipeline.Space``: tiles are taken to be alike, of whole blocks."""
-        return np.asarray(costs.product_cycles(self.device, m, k, n, self.math))
 
     def tile(self, t: Columns, sizes: ProductSizes) -> TileWork:
         """See ``pipeline.Space``."""
@@ -527,8 +562,9 @@ class Products(Space):
 
         All sizes are across K and along it. Rows, which with ``k_rows`` are along K, are as wide as
         the ``most`` that is no tail, and elements of the ``total`` operand apart. Rows are ``cut``
-        into so many elements before, and all loads are looked at; 0 looks at a few. Where no move
-        makes columns of NZ of rows, each column is a move of its own.
+        into so many elements before, and all loads are looked at; 0 looks at a few, and -1 takes
+        the fewest pieces that there can be. Where no move makes columns of NZ of rows, each column
+        is a move of its own.
         """
         port, e = self._port, self.shape.dtype.bytes
         rows, columns = extent[::-1] if k_rows else extent
@@ -538,6 +574,10 @@ class Products(Space):
             if self.shape.blocked:  # a move brings all columns, each of which lies in one piece
                 return port.startup_cycles + 0 * moves, moves
             return moves * port.startup_cycles, rows * moves
+        if np.min(cut, initial=0) < 0:
+            counted = np.maximum(1, wide * e / (port.piece_bytes or np.inf))
+            pieces = rows * columns / wide * counted
+            return Move.cycles_beside_bytes(port, rows * columns * e, pieces), pieces
         # Both in one number: to sort pairs takes NumPy ten times as long.
         apart = 1 + int(np.max(cut, initial=0))
         each, which = np.unique(wide * apart + cut, return_inverse=True)
@@ -559,17 +599,17 @@ class Products(Space):
         across = "load3d_transpose" if device.has_path(*_ACROSS) else "transpose"
         into_a = device.path("L1", "L0A", across if k_rows_a else "load3d")
         into_b = device.path("L1", "L0B", "load3d" if k_rows_b else "")
-        a = self._into_l0(t, into_a, sizes.m, k, t.get("l1a", 2))
-        b = self._into_l0(t, into_b, sizes.n, k, t.get("l1b", 2))
+        a = self._into_l0(t, into_a, sizes.high, k, t.get("l1a", 2))
+        b = self._into_l0(t, into_b, sizes.wide, k, t.get("l1b", 2))
         depth = k * self.shape.dtype.values
-        return step_of(device, (into_a, into_b), (1, 1), (a, b), (sizes.m, depth, sizes.n))
+        return step_of(device, (into_a, into_b), (1, 1), (a, b), (sizes.high, depth, sizes.wide))
 
     def _into_l0(
         self, t: Columns, path: Path, side: Floats, k: Floats, slots: IntArray | int
     ) -> Floats:
         """Cycles to load ``side`` x ``k`` elements to L0 out of one of the slots of L1."""
         dtype = self.shape.dtype
-        size = np.ceil(side / 16) * 16 * k * dtype.bytes
+        size = side * k * dtype.bytes
         shared = (np.asarray(slots) > 1) & (t.get("l1_halves", 0) == 0)
         elements = size / dtype.bytes * dtype.values
         return np.asarray(Move.cycles(path, size, elements=elements, conflict=shared))
@@ -577,7 +617,7 @@ class Products(Space):
     def _drain(self, t: Columns, sizes: ProductSizes) -> WayOut:
         """The way out of a tile."""
         device, e, m, n = self.device, self._element(t), sizes.m, sizes.n
-        cycles, pace, _ = costs.drain_cycles(device, m, n, e)
+        cycles, pace, _ = costs.drain_cycles(device, m, n, e, means=sizes.means)
         if device.has_path("L0C", "GM", "nz2nd"):
             path = device.path("L0C", "GM", "nz2nd")
             apart = sizes.between & (t["n"] * e % path.align_bytes > 0)

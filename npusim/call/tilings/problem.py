@@ -1,16 +1,16 @@
 """Problem that is tuned: a kernel on a device, and how long a candidate takes there.
 
-No candidate is faster than a lower bound on the simulated time of its program, which needs no
-simulation. It is the larger of two kinds of bounds: the slowest core as if it were alone, and the
-bytes that all cores move together over what they share, from the first one that can move on, and
-with what the last one still leaves to do.
+No candidate is faster than its lower bound in closed form. A kernel that states none has one from
+its program, which is the larger of two kinds: the slowest core as if it were alone, and the bytes
+that all cores move together over what they share, from the first one that can move on, and with
+what the last one still leaves to do. To find it takes about as long as a simulation.
 """
 
 from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from functools import cached_property
@@ -34,11 +34,10 @@ from npusim.machine.timing.run import launch_cycles, new_l2, time_cycles
 from npusim.machine.timing.trace import core_starts
 
 
-def least_and_digest(program: Program, *, cold: bool) -> tuple[int, str]:
-    """Cycles that no simulation of ``program`` falls below, launch excluded, and a digest.
+def least_of_program(program: Program, *, cold: bool) -> int:
+    """Cycles that no simulation of ``program`` falls below, launch excluded.
 
     ``cold`` says that the L2 holds nothing before, so that every byte comes from main memory once.
-    Programs with equal digests take the same time.
     """
     alone = Alone(program, core_starts(program))
     earliest = alone.earliest()
@@ -51,7 +50,7 @@ def least_and_digest(program: Program, *, cold: bool) -> tuple[int, str]:
     ):
         if begin < NONE:
             bounds.append(begin + int(cycles) + rest)
-    return max(0, *bounds), alone.digest()
+    return max(0, *bounds)
 
 
 class _Sizes:
@@ -120,12 +119,10 @@ Changes = Mapping[str, Any]
 class Found(NamedTuple):
     """Finding on a candidate: cycles with every launch, or why it cannot run.
 
-    ``alike`` names what an engine sees of it: two candidates with the same are one.
     ``gm_bytes`` are read from or written to global memory by all cores.
     """
 
     cycles: int = 0
-    alike: str = ""
     reason: str = ""
     gm_bytes: int = 0
 
@@ -178,22 +175,27 @@ class TuningProblem(Struct, frozen=True, dict=True):
 
     def bound(self, candidate: Kernel) -> Found:
         """A lower bound from the built program, or the reason why it cannot run."""
+        return self._found(candidate, lambda built, _: self._least(built))
+
+    def time(self, candidate: Kernel) -> Found:
+        """The simulated cycles, or the reason why it cannot run."""
+        return self._found(candidate, time_cycles)
+
+    def _found(self, candidate: Kernel, cycles_of: Callable[[Program, L2], int]) -> Found:
+        """What ``cycles_of`` says of the program of a candidate, and what goes before it."""
         try:
             built = self._built(candidate)
         except PassingError:  # it says nothing of the candidate
             raise
         except (ArgumentError, CapacityError, ProgramError) as error:
             return Found(reason=str(error))
-        least, alike = least_and_digest(built, cold=self.l2 is None)
-        launch = launch_cycles(built)
-        cycles = least + launch + self._before(candidate.before)[0]
-        moved = sum(n for (src, dst, _), n in built.moves.items() if "GM" in (src, dst))
-        return Found(cycles, f"{alike} {launch} {len(candidate.before)}", gm_bytes=moved)
-
-    def time(self, candidate: Kernel) -> Found:
-        """The simulated cycles."""
         before, l2 = self._before(candidate.before)
-        return Found(before + time_cycles(self._built(candidate), copy.deepcopy(l2)))
+        moved = sum(n for (src, dst, _), n in built.moves.items() if "GM" in (src, dst))
+        return Found(before + cycles_of(built, copy.deepcopy(l2)), gm_bytes=moved)
+
+    def _least(self, built: Program) -> int:
+        """A lower bound on the cycles of a program with its launch."""
+        return least_of_program(built, cold=self.l2 is None) + launch_cycles(built)
 
     def _built(self, candidate: Kernel) -> Program:
         return build(candidate, self.device, self.groups)

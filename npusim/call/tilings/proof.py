@@ -1,14 +1,15 @@
 """Best-first search among candidates: what has the least bound is looked at more closely.
 
-A candidate first has a bound in closed form, then one from its program, then its simulated time.
-Whatever is least of all is looked at next. When that is a simulated time, no other candidate can
-be faster: the tiling is proved best among the candidates, on simulated time. In this order no
-candidate is simulated whose bound is above the best time, so none is simulated in vain but for
-those of the last step. A search that may end before can be led to some that may be good first.
+A candidate first has a bound in closed form, then its simulated time. The one with the least bound
+is simulated next. When no bound is below the best time, no other candidate can be faster: the
+tiling is proved best among the candidates, on simulated time. In this order no candidate is built
+whose bound is above the best time, but for those of the last step. A search that may end before can
+be led to some that may be good first. There is no bound between the two: one from the program takes
+as long as the simulation, and both take less than to build it.
 
 The order, and so the table, depends neither on how many processes look nor on what a store knows.
 
-Candidates are bounded and timed by several processes, which do not look at what a store knows.
+Candidates are timed by several processes, which do not look at what a store knows.
 """
 
 from __future__ import annotations
@@ -31,15 +32,13 @@ from npusim.machine.program.kernel import Kernel
 from npusim.reuse.store import Store
 
 #: States of a candidate. "pruned": its bound is above the best time; "open": the budget ended.
-#: "same" runs like another candidate, and counts for none.
 SIMULATED = "simulated"
 PRUNED = "pruned"
 ILLEGAL = "illegal"
 OPEN = "open"
-SAME = "same"
 
-#: Candidates looked at in one step, which is the same for any number of processes.
-_BOUNDS, _TIMES = 32, 4
+#: Candidates simulated in one step, which is the same for any number of processes.
+_AT_ONCE = 8
 
 
 class Budget(NamedTuple):
@@ -73,11 +72,10 @@ class Budget(NamedTuple):
 
 @dataclass
 class TilingRow:
-    """One candidate: its bounds and time in cycles with every launch, and what became of it."""
+    """One candidate: its bound and time in cycles with every launch, and what became of it."""
 
     kernel: Kernel
     least: int
-    bound: int = 0
     cycles: int = 0
     state: str = OPEN
     reason: str = ""
@@ -86,7 +84,7 @@ class TilingRow:
     @property
     def lower_bound(self) -> int:
         """The best bound there is; of a simulated candidate its time."""
-        return self.cycles or max(self.bound, self.least)
+        return self.cycles or self.least
 
 
 @dataclass
@@ -116,34 +114,31 @@ class BestFirstSearch:
     rows: list[TilingRow] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._heap: list[tuple[int, int, int]] = []  # bound, how good it is, row
-        self._seen: dict[str, int] = {}
-        self._admitted: set[Kernel] = set()
+        self._heap: list[tuple[int, int]] = []  # bound, row
+        self._places: dict[Kernel, int] = {}  # of rows, by what is left of their tilings
         self._best: int | float = inf
-        self.bounded = self.simulated = 0
+        self.simulated = 0
         self.begun = time.monotonic()
 
     def begin(self, workers: SearchWorkers) -> None:
-        """Simulate the seeds in any case."""
-        self._add(self.seeds)
-        self._heap.clear()
-        self._bound(range(len(self.rows)), workers)
-        self._heap.clear()
-        self._time([i for i, row in enumerate(self.rows) if row.state == OPEN], workers)
+        """Simulate the seeds in any case, and list the candidates."""
+        seeds = [self._place(seed) for seed in self.seeds]
+        self._time(list(dict.fromkeys(seeds)), workers)
+        for candidate, least in self.candidates:
+            self._admit(candidate, least)
 
     def lead(self, kernels: Iterable[Kernel], workers: SearchWorkers) -> bool:
         """Simulate what may be the best of these, in order, as far as the budget goes; whether the
         best became better."""
         before, candidates = self._best, list(kernels)
-        for begin in range(0, len(candidates), _TIMES):
-            first = len(self.rows)
+        for begin in range(0, len(candidates), _AT_ONCE):
             if self._over():
                 break
-            self._add(candidates[begin : begin + _TIMES])
-            self._bound(self._hopeful(first), workers)
-            hopeful = self._hopeful(first)
+            places = {self._place(kernel) for kernel in candidates[begin : begin + _AT_ONCE]}
+            hopeful = [(self.rows[i].least, i) for i in places if self._may_be_best(i)]
             runs = self.budget.runs
-            self._time(hopeful if runs is None else hopeful[: runs - self.simulated], workers)
+            most = None if runs is None else runs - self.simulated
+            self._time([i for _, i in sorted(hopeful)][:most], workers)
         return self._best < before
 
     def around(self, workers: SearchWorkers) -> None:
@@ -153,12 +148,8 @@ class BestFirstSearch:
 
     def run(self, workers: SearchWorkers) -> None:
         """Look at what has the least bound, until the proof or the end of the budget."""
-        self._admit(self.candidates)
-        while self._heap and self._heap[0][0] < self._best and not self._over():
-            if self._heap[0][1]:
-                self._time(self._take(1, _TIMES), workers)
-            else:
-                self._bound(self._take(0, _BOUNDS), workers)
+        while not self._over() and (next_rows := self._take()):
+            self._time(next_rows, workers)
 
     def end(self) -> None:
         """Say of what is left whether it may still be faster than the best."""
@@ -166,12 +157,10 @@ class BestFirstSearch:
             if row.state == OPEN and row.lower_bound >= self._best:
                 row.state = PRUNED
 
-    def _hopeful(self, first: int) -> list[int]:
-        """Rows from ``first`` on that may be the best, least bound first; they leave the heap."""
-        hopeful = [i for bound, _, i in sorted(self._heap) if i >= first and bound < self._best]
-        self._heap = [entry for entry in self._heap if entry[2] not in hopeful]
-        heapq.heapify(self._heap)
-        return hopeful
+    def _may_be_best(self, place: int) -> bool:
+        """True of a row that was not looked at, and may be faster than the best."""
+        row = self.rows[place]
+        return row.state == OPEN and row.least < self._best
 
     @property
     def best(self) -> Kernel | None:
@@ -179,17 +168,18 @@ class BestFirstSearch:
         done = [row for row in self.rows if row.state == SIMULATED]
         return min(done, key=lambda row: row.cycles).kernel if done else None
 
-    def _add(self, candidates: Iterable[Kernel]) -> None:
-        self._admit((candidate, self.problem.least(candidate)) for candidate in candidates)
+    def _place(self, kernel: Kernel) -> int:
+        """The row of a kernel, which it gets if it has none."""
+        place = self._places.get(kernel.clipped)
+        return self._admit(kernel, self.problem.least(kernel)) if place is None else place
 
-    def _admit(self, candidates: Iterable[tuple[Kernel, int]]) -> None:
-        """Candidates with their bounds in closed form."""
-        for candidate, least in candidates:
-            if candidate not in self._admitted:
-                self._admitted.add(candidate)
-                row = TilingRow(candidate, least)
-                heapq.heappush(self._heap, (row.least, 0, len(self.rows)))
-                self.rows.append(row)
+    def _admit(self, kernel: Kernel, least: int) -> int:
+        """The row of a candidate with such a bound; what runs like another has the row of this."""
+        place = self._places.setdefault(kernel.clipped, len(self.rows))
+        if place == len(self.rows):
+            heapq.heappush(self._heap, (least, place))
+            self.rows.append(TilingRow(kernel, least))
+        return place
 
     def _over(self) -> bool:
         runs, seconds = self.budget
@@ -197,54 +187,41 @@ class BestFirstSearch:
             return True
         return seconds is not None and time.monotonic() - self.begun >= seconds
 
-    def _take(self, level: int, most: int) -> list[int]:
-        """The next rows that need the same look, as long as none may be faster than the best."""
-        if level and self.budget.runs is not None:
+    def _take(self) -> list[int]:
+        """The next rows, as long as none may be faster than the best."""
+        most, heap = _AT_ONCE, self._heap
+        if self.budget.runs is not None:
             most = min(most, self.budget.runs - self.simulated)
         taken: list[int] = []
-        heap = self._heap
-        while heap and heap[0][1] == level and heap[0][0] < self._best and len(taken) < most:
-            taken.append(heapq.heappop(heap)[2])
+        while heap and heap[0][0] < self._best and len(taken) < most:
+            _, place = heapq.heappop(heap)
+            if self.rows[place].state == OPEN:
+                taken.append(place)
         return taken
 
-    def _bound(self, rows: Iterable[int], workers: SearchWorkers) -> None:
-        """Bounds from programs; what cannot run or runs like another leaves the search."""
-        chosen = list(rows)
-        findings = self._look("bound", chosen, workers)
+    def _time(self, places: Iterable[int], workers: SearchWorkers) -> None:
+        """Times of rows, which leave the search; of what cannot run the reason."""
+        chosen = list(places)
+        kernel = self.problem.kernel
+        findings = workers.look([changes(kernel, self.rows[i].kernel) for i in chosen])
         for i, finding in zip(chosen, findings, strict=True):
             row = self.rows[i]
-            self.bounded += 1
             if finding.reason:
                 row.state = ILLEGAL
                 row.reason = finding.reason
-            elif self._seen.setdefault(finding.alike, i) != i:
-                row.state = SAME
-            else:
-                row.bound = max(finding.cycles, row.least)
-                row.gm_bytes = finding.gm_bytes
-                heapq.heappush(self._heap, (row.bound, 1, i))
-        self._tell()
-
-    def _time(self, chosen: list[int], workers: SearchWorkers) -> None:
-        findings = self._look("time", chosen, workers)
-        for i, finding in zip(chosen, findings, strict=True):
-            row = self.rows[i]
+                continue
             row.cycles = finding.cycles
+            row.gm_bytes = finding.gm_bytes
             row.state = SIMULATED
             self._best = min(self._best, finding.cycles)
             self.simulated += 1
         self._tell()
 
-    def _look(self, stage: str, chosen: list[int], workers: SearchWorkers) -> list[Found]:
-        """Bounds or times of rows, as ``stage`` says."""
-        kernel = self.problem.kernel
-        return workers.look(stage, [changes(kernel, self.rows[i].kernel) for i in chosen])
-
     def _tell(self) -> None:
         if self.report is not None:
-            least = self._heap[0][0] if self._heap else inf
-            undecided = sum(entry[0] < self._best for entry in self._heap)
-            settled = len(self.rows) - undecided
+            undecided = [self.rows[i].least for _, i in self._heap if self._may_be_best(i)]
+            least = min(undecided, default=inf)
+            settled = len(self.rows) - len(undecided)
             self.report(Progress(len(self.rows), settled, self.simulated, self._best, least))
 
 
@@ -264,11 +241,9 @@ class SearchWorkers(Processes):
         #: Candidates found in the store so far, and computed.
         self.from_store = self.computed = 0
 
-    def look(self, stage: str, candidates: Sequence[Changes]) -> list[Found]:
-        """The "bound" or the "time" of each candidate, in order."""
-        names = [
-            f"{self.problem.key} {stage} {sorted(changes.items())!r}" for changes in candidates
-        ]
+    def look(self, candidates: Sequence[Changes]) -> list[Found]:
+        """The time of each candidate, in order."""
+        names = [f"{self.problem.key} {sorted(changes.items())!r}" for changes in candidates]
         rows = {name: self.store.get(name) for name in names}
         stored = {name: Found(*row) for name, row in rows.items() if row is not None}
         missing = {
@@ -278,16 +253,16 @@ class SearchWorkers(Processes):
         }
         self.from_store += len(names) - len(missing)
         self.computed += len(missing)
-        new = dict(zip(missing, self._compute(stage, list(missing.values())), strict=True))
+        new = dict(zip(missing, self._compute(list(missing.values())), strict=True))
         self.store.put(new.items())
         return [stored[name] if name in stored else new[name] for name in names]
 
-    def _compute(self, stage: str, candidates: list[Changes]) -> list[Found]:
+    def _compute(self, candidates: list[Changes]) -> list[Found]:
         if self.jobs == 1 or len(candidates) < 2:
-            return [look(self.problem, stage, changes) for changes in candidates]
+            return [look(self.problem, changes) for changes in candidates]
         size = ceil_div(len(candidates), 2 * self.jobs)
         chunks = [candidates[begin : begin + size] for begin in range(0, len(candidates), size)]
-        by_chunk = dict(self.each(partial(_look, stage), chunks, self._chunk_name))
+        by_chunk = dict(self.each(_look, chunks, self._chunk_name))
         return [finding for place in range(len(chunks)) for finding in by_chunk[place]]
 
     def _chunk_name(self, chunk: Sequence[Changes]) -> str:
@@ -296,11 +271,11 @@ class SearchWorkers(Processes):
         return f"{first} and {len(chunk) - 1} more" if len(chunk) > 1 else first
 
 
-def look(problem: TuningProblem, stage: str, changes: Changes) -> Found:
-    """Bound or time one candidate, as ``stage`` says; an error names it."""
+def look(problem: TuningProblem, changes: Changes) -> Found:
+    """Time one candidate; an error names it."""
     candidate = problem.candidate(changes)
     with naming(partial(_candidate_name, candidate)):
-        return problem.bound(candidate) if stage == "bound" else problem.time(candidate)
+        return problem.time(candidate)
 
 
 def _candidate_name(candidate: Kernel) -> str:
@@ -312,8 +287,8 @@ def _candidate_name(candidate: Kernel) -> str:
 _HELD: list[TuningProblem] = []
 
 
-def _look(stage: str, candidates: list[Changes]) -> list[Found]:
-    return [look(_HELD[0], stage, changes) for changes in candidates]
+def _look(candidates: list[Changes]) -> list[Found]:
+    return [look(_HELD[0], changes) for changes in candidates]
 
 
 def _begin(problem: TuningProblem) -> None:

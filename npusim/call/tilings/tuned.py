@@ -22,7 +22,6 @@ from npusim.call.tilings.proof import (
     ILLEGAL,
     OPEN,
     PRUNED,
-    SAME,
     SIMULATED,
     BestFirstSearch,
     Budget,
@@ -40,7 +39,7 @@ from npusim.reuse.store import opened
 if TYPE_CHECKING:
     import pandas as pd
 
-#: What a search spent: of bounds from programs and of simulations.
+#: Candidates in all, and of each state.
 Counts = dict[str, int]
 
 
@@ -53,9 +52,8 @@ class Tuned(Answer, Struct, frozen=True, dict=True):
 
     problem: TuningProblem
     rows: tuple[TilingRow, ...]
-    bounded: int
     seconds: float
-    #: Looks that a store answered, of ``bounded`` and simulated ones together.
+    #: Candidates whose time a store had.
     from_store: int = 0
 
     def __repr__(self) -> str:
@@ -123,8 +121,8 @@ class Tuned(Answer, Struct, frozen=True, dict=True):
 
     @cached_property
     def counts(self) -> Counts:
-        """Candidates in all, and how many of them are in which state; duplicates do not count."""
-        states = Counter(row.state for row in self.rows if row.state != SAME)
+        """Candidates in all, and how many of them are in which state."""
+        states = Counter(row.state for row in self.rows)
         return {"candidates": sum(states.values())} | {
             state: states[state] for state in (SIMULATED, PRUNED, ILLEGAL, OPEN)
         }
@@ -144,17 +142,19 @@ class Tuned(Answer, Struct, frozen=True, dict=True):
         """
         import pandas as pd  # noqa: PLC0415 - it takes as long to load as a small search
 
-        rows = [row for row in self.rows if row.state != SAME]
-        rows.sort(key=lambda row: (row.state != SIMULATED, row.state == ILLEGAL, row.lower_bound))
+        rows = sorted(
+            self.rows,
+            key=lambda row: (row.state != SIMULATED, row.state == ILLEGAL, row.lower_bound),
+        )
         records = []
         for row in rows:
             record = tiling_of(row.kernel)
-            if row.bound or row.reason:
+            if row.cycles or row.reason:
                 fit = self.fit(row)
                 record |= {f"{name}_bytes": size for name, size in fit.bytes.items()}
                 record |= {f"{name}_share": share for name, share in fit.share.items()}
             record |= {
-                "bound": max(row.bound, row.least),
+                "bound": row.least,
                 "cycles": row.cycles or None,
                 "gm_bytes": row.gm_bytes or None,
                 "state": row.state,
@@ -199,7 +199,6 @@ class Tuned(Answer, Struct, frozen=True, dict=True):
             "proved": self.proved,
             "gap": self.gap,
             **self.counts,
-            "programs": self.bounded,
             "tiling": tiling_of(self.best),
             "leading": [
                 {"cycles": row.cycles, "tiling": tiling_of(row.kernel)}
@@ -247,12 +246,12 @@ def _verdict(tuned: Tuned) -> list[str]:
     if original is not None and original.cycles > tuned.cycles:
         best += f"; as it was given {original.cycles:,} ({original.cycles / tuned.cycles:.2f}x)"
     looked = (
-        f"{counts[SIMULATED]:,} simulated, {counts[PRUNED]:,} ruled out by bounds "
-        f"({tuned.bounded:,} programs built), {counts[ILLEGAL]:,} do not run; "
+        f"{counts[SIMULATED]:,} simulated, {counts[PRUNED]:,} ruled out by bounds, "
+        f"{counts[ILLEGAL]:,} do not run; "
         f"{tuned.seconds:.1f}\u00a0s"
     )
     if tuned.from_store:
-        looked += f", {tuned.from_store:,} looks known from before"
+        looked += f", {tuned.from_store:,} known from before"
     lines_shown = [
         line for text in (best, tuned.verdict, looked) for line in lines.wrap(text, later="  ")
     ]
@@ -317,7 +316,7 @@ def search(
             looking.around(workers)
         looking.end()
     spent = time.monotonic() - begun
-    return Tuned(problem, tuple(looking.rows), looking.bounded, spent, workers.from_store)
+    return Tuned(problem, tuple(looking.rows), spent, workers.from_store)
 
 
 #: Candidates with the best estimates that a search with a budget looks at before all others.

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from npusim.base.errors import ProgramError
-from npusim.call.tilings.problem import least_and_digest
+from npusim.call.tilings.problem import least_of_program
 from npusim.kernels.matmul.matmul import Matmul, Tiling
 from npusim.language import FP16, FP32, Language
 from npusim.machine.device.catalog import load_device
@@ -31,7 +31,7 @@ COARSE = 1000
 
 
 def least_cycles(program: Program, *, cold: bool = True) -> int:
-    return least_and_digest(program, cold=cold)[0]
+    return least_of_program(program, cold=cold)
 
 
 @pytest.mark.parametrize("chunk", [slow_if(chunk > 1, chunk) for chunk in range(8)])

@@ -6,7 +6,6 @@ starts no later than in any simulation of the program.
 
 from __future__ import annotations
 
-import hashlib
 from typing import NamedTuple
 
 import numpy as np
@@ -231,11 +230,6 @@ class Alone:
         fetched, row = found.T
         beside = fetched // sector * np.maximum(0, sector - row)
         return Once(int(fetched.sum()), int(beside.sum()))
-
-    def digest(self) -> str:
-        """Of all that an engine sees of the program: equal digests mean equal times."""
-        parts = (np.ascontiguousarray(part).tobytes() for part in self.tables.code)
-        return hashlib.sha1(b"|".join(parts), usedforsecurity=False).hexdigest()
 
     def _walk(
         self, place: tuple[int, int, int], times: tuple[IntArray, IntArray], found: IntArray
