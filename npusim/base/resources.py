@@ -109,6 +109,33 @@ def _user() -> str:
 
 
 @cache
+def processors() -> int:
+    """Processors that this process may use: those it is bound to, and no more than its share."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    count = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
+    return max(1, min(count, _share_of_group() or count))
+
+
+def _share_of_group() -> int:
+    """Processors whose time the process's control group may take, rounded up; 0 for any."""
+    group = Path("/sys/fs/cgroup")
+    try:
+        quota, period = (group / "cpu.max").read_text(encoding="ascii").split()
+    except (OSError, ValueError):
+        try:
+            quota, period = (
+                (group / "cpu" / f"cpu.cfs_{name}_us").read_text(encoding="ascii")
+                for name in ("quota", "period")
+            )
+        except (OSError, ValueError):
+            return 0
+    try:
+        return max(0, -(-int(quota) // int(period)))
+    except (ValueError, ZeroDivisionError):  # "max"
+        return 0
+
+
+@cache
 def memory_bytes() -> int:
     """Its main memory; 8 GiB where the system does not tell."""
     try:

@@ -29,7 +29,8 @@ from npusim.base.errors import (
 from npusim.base.integers import ceil_div
 from npusim.base.records import replace
 from npusim.base.resources import optional
-from npusim.base.workers import AHEAD, Workers, answered, check_jobs, packed, unpacked
+from npusim.base.sent import Work, answered, packed, unpacked
+from npusim.base.workers import AHEAD, Workers, check_jobs
 from npusim.machine.device.catalog import load_device
 from npusim.machine.device.config import figure_text, figures
 from npusim.results.facts.tables import DataFrame, frame
@@ -418,7 +419,7 @@ def on_dask(chunks: Callable[[int], Iterator[Chunk]], scheduler: str) -> Iterato
             client.wait_for_workers(1)
             threads = sum(client.nthreads().values())
         # Packed here, as Dask may pickle in a thread of its own while points are being read.
-        code = packed(look)
+        code = packed(Work(look))
         futures = (
             client.submit(answered, code, packed(chunk), pure=False, retries=5)
             for chunk in chunks(threads)

@@ -27,7 +27,8 @@ from npusim.base.errors import (
     TaskError,
     naming,
 )
-from npusim.base.workers import Workers, answered, check_jobs, packed, unpacked
+from npusim.base.sent import Work, answered, packed, unpacked
+from npusim.base.workers import Workers, check_jobs
 from npusim.workloads import Workload
 from tests.cli.test_cli_tune import KERNEL
 from tests.networks.blocks import ONE_BLOCK, network
@@ -46,7 +47,7 @@ def failure(
         if jobs is not None:
             dict(Workers(jobs).each(function, [1, item], lambda item: f"item {item!r}"))
         with naming(lambda: f"item {item!r}"):
-            unpacked(answered(packed(function), packed(item)))
+            unpacked(answered(packed(Work(function)), packed(item)))
 
     with pytest.raises(NpusimError) as caught:
         run()
