@@ -7,7 +7,7 @@ work ahead is worth their start. The answers are the same in any case.
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Generator, Hashable, Iterable, Iterator, Sequence
 from functools import partial
 from types import ModuleType
@@ -82,8 +82,8 @@ class Workers:
         self._begin = begin
         self._code = code
         self._workers: list[_Worker] = []
-        #: The process that has done items of a kind before.
-        self._homes: dict[Hashable, _Worker] = {}
+        #: Of each kind of items, the process that has done some before.
+        self._homes: dict[Hashable, _Home] = defaultdict(_Home)
 
     def __enter__(self) -> Self:
         """Start nothing yet."""
@@ -115,12 +115,13 @@ class Workers:
         Where a process dies, what was under way is tried again in ``parts``, each in a process of
         its own; for one that kills this too there is what ``died`` says, else a ``RoomError``.
         """
-        queue, work = _Queue(items, kind), Work(function, shared)
+        homes = None if kind is None else lambda item: self._homes[kind(item)]
+        queue, work = _Queue(items, homes), Work(function, shared)
         yield from self._here(function, queue, name)
         while lost := (yield from self._together(work, queue, name)):
             for place, part in ((place, part) for place, item in lost for part in parts(item)):
                 with Workers(1, self._begin, self._code) as alone:
-                    single = _Queue([part], None, place)
+                    single = _Queue([part], first=place)
                     if (yield from alone._together(work, single, name)):
                         yield place, died(part) if died else self._died(name(part))
 
@@ -182,7 +183,7 @@ class Workers:
             while True:
                 for worker in self._workers:
                     while worker.has_room(queue.left, self.jobs):
-                        taken = self._next(queue, worker)
+                        taken = queue.first(worker)
                         if taken is None:
                             break
                         with naming(partial(name, taken[1])):
@@ -209,10 +210,6 @@ class Workers:
         except BaseException:  # what it leaves waiting must not keep the next items
             self._end(at_once=True)
             raise
-
-    def _next(self, queue: _Queue[Item], worker: _Worker) -> tuple[int, Item] | None:
-        """The next item for a process: one of a kind that is its own or nobody's, else any."""
-        return queue.first(lambda kind: self._homes.setdefault(kind, worker) is worker)
 
     def _start(self, count: int) -> None:
         """Have as many processes."""
@@ -269,40 +266,54 @@ class _Worker:
             self.helper.send(self._unsent.popleft())
 
 
+class _Home:
+    """The process that does items of a kind; None before the first of them."""
+
+    worker: _Worker | None = None
+
+
 class _Queue(Generic[Item]):
     """Items with their places; how many are ``left`` is not known of an iterator."""
 
     def __init__(
-        self, items: Iterable[Item], kind: Callable[[Item], Hashable] | None, first: int = 0
+        self, items: Iterable[Item], home: Callable[[Item], _Home] | None = None, first: int = 0
     ) -> None:
-        numbered = enumerate(items, first)
-        self._listed = deque(numbered) if isinstance(items, Sequence) else None
-        self._others = numbered
-        self._kind = kind
+        self._numbered = enumerate(items, first)
+        self._listed: deque[tuple[int, Item]] | None = None
+        if isinstance(items, Sequence):
+            self._listed = deque(self._numbered)
+        #: The homes of listed items, in their order.
+        self._homes = deque(map(home, items)) if home and self._listed else None
 
     @property
     def left(self) -> int | None:
         """How many there are."""
         return None if self._listed is None else len(self._listed)
 
-    def first(self, fits: Callable[[Hashable], bool] | None = None) -> tuple[int, Item] | None:
-        """Take the first of a kind that fits, else the first; None where there are no more."""
+    def first(self, worker: _Worker | None = None) -> tuple[int, Item] | None:
+        """Take the first whose home is a process, or becomes it, else the first.
+
+        None where there are no more.
+        """
         if self._listed is None:
-            return next(self._others, None)
+            return next(self._numbered, None)
         if not self._listed:
             return None
-        if self._kind is not None and fits is not None:
-            for place, (_, item) in enumerate(self._listed):
-                if fits(self._kind(item)):
-                    taken = self._listed[place]
-                    del self._listed[place]
-                    return taken
-        return self._listed.popleft()
+        if self._homes is None:
+            return self._listed.popleft()
+        at_home = (n for n, home in enumerate(self._homes) if home.worker in (None, worker))
+        place = next(at_home, 0)
+        taken, home = self._listed[place], self._homes[place]
+        del self._listed[place], self._homes[place]
+        home.worker = home.worker or worker
+        return taken
 
     def last(self) -> tuple[int, Item] | None:
         """Take the last, or the next of an iterator; None where there are no more."""
         if self._listed is None:
-            return next(self._others, None)
+            return next(self._numbered, None)
+        if self._homes:
+            self._homes.pop()
         return self._listed.pop() if self._listed else None
 
 
