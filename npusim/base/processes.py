@@ -67,15 +67,20 @@ class _State:
     copy_s, fresh_s = 0.02, 0.5
 
 
+#: What is to be ready before a helper starts: functions that see to it.
+BEFORE_START: list[Callable[[], object]] = []
+
+
+def is_helper() -> bool:
+    """True in a process that works for another one of npusim."""
+    return _State.is_helper
+
+
 def works_for_another() -> bool:
-    """True in a process that another one started for its own work: npusim's, a pool's, a test's."""
+    """True in a process that another one started for its own work: npusim's, or a pool's."""
     # A child of ``multiprocessing`` has imported it; others need not.
     module = sys.modules.get("multiprocessing.process")
-    return (
-        _State.is_helper
-        or (module is not None and module.parent_process() is not None)
-        or "PYTEST_XDIST_WORKER" in os.environ
-    )
+    return _State.is_helper or (module is not None and module.parent_process() is not None)
 
 
 def start_seconds() -> float:
@@ -94,6 +99,8 @@ class Helper:
     def __init__(self, answer: Answer) -> None:
         from multiprocessing.connection import Pipe  # noqa: PLC0415 - most calls start no process
 
+        for see_to in BEFORE_START:
+            see_to()
         self._begun = time.perf_counter()
         self._process: subprocess.Popen[bytes] | None = None
         self.connection, theirs = Pipe()

@@ -6,6 +6,7 @@ work ahead is worth their start. The answers are the same in any case.
 
 from __future__ import annotations
 
+import os
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Generator, Hashable, Iterable, Iterator, Sequence
@@ -18,6 +19,7 @@ from npusim.base.processes import (
     BUFFERED,
     Helper,
     ProcessDiedError,
+    is_helper,
     start_seconds,
     works_for_another,
 )
@@ -50,11 +52,14 @@ def check_jobs(jobs: int | None) -> None:
 def job_count(jobs: int | None) -> int:
     """The number of processes that ``jobs`` are at most; None is one per processor.
 
-    A process that works for another one starts none itself: it is 1 there, whatever is asked for.
+    A process that works for another one of npusim starts none itself: it is 1 there, whatever is
+    asked for. In a process of any other pool, and of parallel tests, it is 1 unless asked for.
     """
-    if works_for_another():
+    if is_helper():
         return 1
-    return processors() if jobs is None else jobs
+    if jobs is not None:
+        return jobs
+    return 1 if works_for_another() or "PYTEST_XDIST_WORKER" in os.environ else processors()
 
 
 class Workers:
