@@ -21,7 +21,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import Context
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, cast
 from weakref import WeakSet
 
 from npusim.base.errors import NpusimError
@@ -57,9 +58,9 @@ class ProcessDiedError(NpusimError):
 class _State:
     """What this process is, and what it knows of others."""
 
-    is_helper = False
+    is_helper = works_for_another = False
     #: This process's ends of the connections to its helpers.
-    ends: WeakSet[Any] = WeakSet()
+    ends: ClassVar[WeakSet[Any]] = WeakSet()
     #: True once a copy showed threads that Python does not know.
     has_foreign_threads = False
     #: Seconds that the start of a copy and of a fresh process take: those of the latest that
@@ -80,7 +81,12 @@ def works_for_another() -> bool:
     """True in a process that another one started for its own work: npusim's, or a pool's."""
     # A child of ``multiprocessing`` has imported it; others need not.
     module = sys.modules.get("multiprocessing.process")
-    return _State.is_helper or (module is not None and module.parent_process() is not None)
+    return _State.works_for_another or (module is not None and module.parent_process() is not None)
+
+
+def work_for_another() -> None:
+    """Say that this process is one of several that share some work."""
+    _State.works_for_another = True
 
 
 def start_seconds() -> float:
@@ -204,7 +210,7 @@ def _can_be_copied() -> bool:
 def _threads() -> int:
     """The number of this process's threads, of any language; 0 where the system does not say."""
     try:
-        return len(os.listdir("/proc/self/task"))
+        return len([*Path("/proc/self/task").iterdir()])
     except OSError:
         return 0
 
@@ -239,7 +245,7 @@ def serve(connection: Connection, answer: tuple[str, str]) -> None:
 
 def _serve(connection: Connection, answer: Answer) -> None:
     """Answer messages until there are no more; the process that sent them may have ended."""
-    _State.is_helper = True
+    _State.is_helper = _State.works_for_another = True
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ensure_stream("stdout")
     ensure_stream("stderr")

@@ -62,6 +62,15 @@ def job_count(jobs: int | None) -> int:
     return 1 if works_for_another() or "PYTEST_XDIST_WORKER" in os.environ else processors()
 
 
+def is_worth(seconds: float, count: int, jobs: int) -> bool:
+    """Whether ``jobs`` processes save more time on ``count`` items than their start takes.
+
+    An item takes ``seconds``.
+    """
+    jobs = max(1, min(jobs, count))
+    return seconds * (count - count / jobs) >= _WORTH * jobs * start_seconds()
+
+
 class Workers:
     """Context manager of ``jobs`` processes (1: this one alone), each of which calls ``begin``.
 
@@ -87,6 +96,7 @@ class Workers:
         self._begin = begin
         self._code = code
         self._workers: list[_Worker] = []
+        self._work: tuple[Work, bytes] | None = None
         #: Of each kind of items, the process that has done some before.
         self._homes: dict[Hashable, _Home] = defaultdict(_Home)
 
@@ -149,7 +159,7 @@ class Workers:
         """
         alone = self.jobs == 1 or (queue.left is not None and queue.left < 2)
         seconds, done = 0.0, 0
-        while alone or self._waits(seconds, done, queue.left):
+        while alone or self.waits(seconds, done, queue.left):
             taken = queue.first() if alone else queue.last()
             if taken is None:
                 return
@@ -160,19 +170,17 @@ class Workers:
             seconds, done = seconds + time.perf_counter() - begin, done + 1
             yield place, answer
 
-    def _waits(self, seconds: float, done: int, left: int | None) -> bool:
+    def waits(self, seconds: float, done: int, left: int | None = None) -> bool:
         """Whether processes that nobody asked for are not yet worth their start.
 
-        ``done`` items took ``seconds``; of a ``left`` that is not known, as many are expected.
+        ``done`` items took ``seconds`` here. Where it is not known how many are ``left``, as many
+        are expected.
         """
         if not self._if_worth or self._workers:
             return False
         if not done:
             return True
-        ahead = done if left is None else left
-        jobs = max(1, min(self.jobs, ahead))
-        saved = seconds / done * (ahead - ahead / jobs)
-        return saved < _WORTH * jobs * start_seconds()
+        return not is_worth(seconds / done, done if left is None else left, self.jobs)
 
     def _together(
         self, work: Work, queue: _Queue[Item], name: Callable[[Item], str]
@@ -182,25 +190,16 @@ class Workers:
             return []
         from multiprocessing.connection import wait  # noqa: PLC0415 - most calls start no process
 
-        code = b""
         try:
             self._start(self.jobs if queue.left is None else min(self.jobs, queue.left))
             while True:
-                for worker in self._workers:
-                    while worker.has_room(queue.left, self.jobs):
-                        taken = queue.first(worker)
-                        if taken is None:
-                            break
-                        with naming(partial(name, taken[1])):
-                            code = code or packed(work, self._code)
-                            content = packed(taken[1], self._code)
-                        worker.give(taken, code, content)
-                busy = {worker.helper.connection: worker for worker in self._workers if worker.items}
+                self._hand_out(work, queue, name)
+                busy = {each.helper.connection: each for each in self._workers if each.items}
                 if not busy:
                     return []
                 for connection in wait([*busy]):
                     worker = busy[cast(Any, connection)]
-                    answer = worker.answer()
+                    answer = worker.helper.receive()
                     if answer is None:
                         continue
                     place, item = worker.items[0]
@@ -215,6 +214,25 @@ class Workers:
         except BaseException:  # what it leaves waiting must not keep the next items
             self._end(at_once=True)
             raise
+
+    def _hand_out(self, work: Work, queue: _Queue[Item], name: Callable[[Item], str]) -> None:
+        """Give items to the processes that have room for them."""
+        for worker in self._workers:
+            while worker.has_room(queue.left, self.jobs):
+                taken = queue.first(worker)
+                if taken is None:
+                    break
+                with naming(partial(name, taken[1])):
+                    content = packed(taken[1], self._code)
+                    if worker.work is not work:
+                        worker.begin(work, self._packed(work))
+                worker.give(taken, content)
+
+    def _packed(self, work: Work) -> bytes:
+        """Bytes of what items are done with, which are made once."""
+        if self._work is None or self._work[0] is not work:
+            self._work = work, packed(work, self._code)
+        return self._work[1]
 
     def _start(self, count: int) -> None:
         """Have as many processes."""
@@ -235,40 +253,36 @@ class _Worker:
     def __init__(self, begin: bytes) -> None:
         self.helper = Helper(answer_message)
         self.items: deque[tuple[int, Any]] = deque()
-        self._begin, self._code = begin, b""
-        #: Those of its items that wait here, because they are too long to be sent while it works.
-        self._unsent: deque[bytes] = deque()
+        #: What it does with its items.
+        self.work: Work | None = None
+        #: Messages that wait here: too long ones are not sent while it works.
+        self._unsent = deque([_BEGIN + begin])
 
     def has_room(self, left: int | None, jobs: int) -> bool:
         """Whether it may have another item; the last of ``left`` wait for no process in work."""
-        return not self.items or (
-            len(self.items) < AHEAD and (left is None or left > AHEAD * jobs)
-        )
+        return not self.items or (len(self.items) < AHEAD and (left is None or left > AHEAD * jobs))
 
-    def give(self, item: tuple[int, Any], code: bytes, content: bytes) -> None:
-        """Send it an item that is packed as ``content``, for the function packed as ``code``."""
+    def begin(self, work: Work, content: bytes) -> None:
+        """Have it do other work, packed as ``content``."""
+        self.work = work
+        self._unsent.append(_WORK + content)
+
+    def give(self, item: tuple[int, Any], content: bytes) -> None:
+        """Give it an item that is packed as ``content``."""
         self.items.append(item)
-        for kind, text in ((_BEGIN, self._begin), (_FUNCTION, code)):
-            if text and text != self._code:
-                self.helper.send(kind + text)
-        self._begin, self._code = b"", code
         self._unsent.append(_ITEM + content)
-        self._send()
-
-    def answer(self) -> bytes | None:
-        """The answer of its first item; None where it only says that it has started."""
-        return self.helper.receive()
+        self._send(idle=len(self.items) == 1)
 
     def next(self) -> None:
         """Go on after the first item."""
         self.items.popleft()
-        self._send()
+        self._send(idle=len(self.items) == sum(text[:1] == _ITEM for text in self._unsent))
 
-    def _send(self) -> None:
-        while self._unsent and (
-            len(self.items) == len(self._unsent) or len(self._unsent[0]) <= BUFFERED
-        ):
-            self.helper.send(self._unsent.popleft())
+    def _send(self, *, idle: bool) -> None:
+        while self._unsent and (idle or len(self._unsent[0]) <= BUFFERED):
+            message = self._unsent.popleft()
+            self.helper.send(message)
+            idle = idle and message[:1] != _ITEM
 
 
 class _Home:
@@ -325,13 +339,13 @@ class _Queue(Generic[Item]):
 # -- in the other processes -----------------------------------------------------------------------
 
 #: What a message is, by its first byte.
-_BEGIN, _FUNCTION, _ITEM = b"b", b"f", b"i"
+_BEGIN, _WORK, _ITEM = b"b", b"w", b"i"
 
 
 class _Received:
     """What this process was sent as one that works for another, packed."""
 
-    begin = function = b""
+    begin = work = b""
 
 
 def answer_message(message: bytes) -> bytes | None:
@@ -339,8 +353,8 @@ def answer_message(message: bytes) -> bytes | None:
     kind, content = message[:1], message[1:]
     if kind == _BEGIN:
         _Received.begin = content
-    elif kind == _FUNCTION:
-        _Received.function = content
+    elif kind == _WORK:
+        _Received.work = content
     else:
-        return answered(_Received.function, content, begin=_Received.begin)
+        return answered(_Received.work, content, begin=_Received.begin)
     return None

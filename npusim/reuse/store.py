@@ -83,8 +83,7 @@ class Store:
                 if held is None:
                     self._base.execute("insert into about values (?, ?)", (SCHEMA, kind))
         except (sqlite3.Error, OSError) as error:
-            if self._connection is not None:
-                self._connection.close()
+            self._disconnect()
             raise StoreError(
                 f"the store {self.file!r} cannot be used ({error}); name another file, or remove "
                 "this one"
@@ -115,8 +114,14 @@ class Store:
         self._base.execute(f"pragma journal_size_limit = {self.most_bytes // 8}")
         self._base.execute(f"pragma max_page_count = {max(16, self.most_bytes // _PAGE)}")
 
+    def _disconnect(self) -> None:
+        """Close the file, if it is open; it is opened when next needed."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
     def suspend(self) -> None:
-        """Close the file before this process is copied; it is opened when next needed.
+        """Close the file before this process is copied.
 
         SQLite's locks are those of a process: a copy that inherits an open file takes those of the
         other process for its own. Until ``resume`` no other thread uses the store.
@@ -124,8 +129,7 @@ class Store:
         self._alone.acquire()
         if self.file != ":memory:":
             self._put_waiting()
-            self._base.close()
-            self._connection = None
+            self._disconnect()
 
     def resume(self) -> None:
         """Let threads use the store again, in this process and in its copy."""

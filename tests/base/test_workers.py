@@ -299,10 +299,10 @@ def test_a_plain_script_may_use_processes(tmp_path: Path) -> None:
     script = tmp_path / "plain.py"
     script.write_text(
         KERNEL
-        + "\nimport npusim\nfrom npusim.study import runner\n"
+        + "\nimport npusim\nfrom npusim.base import workers\n"
         + 'tuned = npusim.tune(Copy.example(), device="ascend910b2", jobs=2, store=None)\n'
         + "print(tuned.best.piece, (tuned.table.state == 'illegal').sum())\n"
-        + "runner._SOON_S = 0  # points this few would not be worth processes\n"
+        + "workers._WORTH = 0  # points this few would not be worth processes\n"
         + 'grid = {"clock": [f"{rate}MHz" for rate in range(500, 1500, 25)]}\n'
         + 'swept = npusim.sweep(operator="matmul", m=32, k=32, n=32, device="tiny", vary=grid, '
         + "jobs=2, store=None)\n"
