@@ -180,7 +180,9 @@ class Workers:
             return False
         if not done:
             return True
-        return not is_worth(seconds / done, done if left is None else left, self.jobs)
+        # Once they are worth it they are from then on: what follows has no first item here.
+        self._if_worth = not is_worth(seconds / done, done if left is None else left, self.jobs)
+        return self._if_worth
 
     def _together(
         self, work: Work, queue: _Queue[Item], name: Callable[[Item], str]

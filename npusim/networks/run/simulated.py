@@ -78,7 +78,9 @@ class SimulatedTasks(OfLauncher, frozen=True):
         for name, what in tasks:
             if what not in self.known:
                 names.setdefault(what, name)
-        new = sorted(names, key=_effort, reverse=True)
+        new = list(names)
+        if self.workers.jobs > 1:
+            new.sort(key=_effort, reverse=True)
         progress = self.launcher.options.progress
         times = self.workers.each(
             self._attempt(),
