@@ -23,7 +23,7 @@ from contextvars import Context
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, cast
-from weakref import WeakSet
+from weakref import WeakSet, finalize
 
 from npusim.base.errors import NpusimError
 from npusim.base.streams import ensure_stream
@@ -116,6 +116,8 @@ class Helper:
             self._pid = self._copied(answer, theirs) or self._started(answer, theirs)
         theirs.close()
         _State.ends.add(self.connection)
+        # Also where nobody ends it: when this is forgotten, and at the end of this process.
+        self._end = finalize(self, _end, self.connection, self._process or self._pid, os.getpid())
 
     def _copied(self, answer: Answer, theirs: Connection) -> int:
         """Copy this process, if that is safe; the number of the copy, 0 where there is none."""
@@ -132,7 +134,8 @@ class Helper:
         if _threads() == 1:
             return pid
         _State.has_foreign_threads = True
-        _end_process(pid)
+        _kill(pid)
+        _wait(pid)
         return 0
 
     def _work_in_copy(self, answer: Answer, theirs: Connection) -> NoReturn:
@@ -179,25 +182,40 @@ class Helper:
 
     def end(self, *, at_once: bool) -> None:
         """End the process: ``at_once``, or when it has answered what was sent."""
-        if not at_once:
-            with suppress(ProcessDiedError):
-                self.send(b"")
-        self.connection.close()
-        if self._process is None:
-            _end_process(self._pid, at_once=at_once)
-            return
         if at_once:
-            self._process.kill()
-        self._process.wait()
+            _kill(self._process or self._pid)
+        self._end()
 
 
-def _end_process(pid: int, *, at_once: bool = True) -> None:
-    """Wait for the end of a copy."""
-    if at_once:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    with suppress(ChildProcessError):  # a handler of the caller's waited for it
-        os.waitpid(pid, 0)
+def _end(connection: Connection, process: subprocess.Popen[bytes] | int, starter: int) -> None:
+    """Say that there are no more messages, and wait until the process that ``starter`` started ends.
+
+    A copy of that one, which knows the process too, leaves it alone.
+    """
+    if os.getpid() != starter:
+        return
+    with suppress(OSError):  # it has ended
+        connection.send_bytes(b"")
+    connection.close()
+    _wait(process)
+
+
+def _kill(process: subprocess.Popen[bytes] | int) -> None:
+    """End a fresh process, or the copy with this number, at once."""
+    with suppress(ProcessLookupError):
+        if isinstance(process, int):
+            os.kill(process, signal.SIGKILL)
+        else:
+            process.kill()
+
+
+def _wait(process: subprocess.Popen[bytes] | int) -> None:
+    """Wait for the end of a fresh process, or of the copy with this number."""
+    if isinstance(process, int):
+        with suppress(ChildProcessError):  # a handler of the caller's waited for it
+            os.waitpid(process, 0)
+    else:
+        process.wait()
 
 
 def _can_be_copied() -> bool:

@@ -113,12 +113,11 @@ def processors() -> int:
     """Processors that this process may use: those it is bound to, and no more than its share."""
     affinity = getattr(os, "sched_getaffinity", None)
     count = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
-    return max(1, min(count, _share_of_group() or count))
+    return max(1, min(count, _share_of_group(Path("/sys/fs/cgroup")) or count))
 
 
-def _share_of_group() -> int:
-    """Processors whose time the process's control group may take, rounded up; 0 for any."""
-    group = Path("/sys/fs/cgroup")
+def _share_of_group(group: Path) -> int:
+    """Processors whose time the control group of a folder may take, rounded up; 0 for any."""
     try:
         quota, period = (group / "cpu.max").read_text(encoding="ascii").split()
     except (OSError, ValueError):
