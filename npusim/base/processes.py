@@ -188,9 +188,9 @@ class Helper:
 
 
 def _end(connection: Connection, process: subprocess.Popen[bytes] | int, starter: int) -> None:
-    """Say that there are no more messages, and wait until the process that ``starter`` started ends.
+    """Say that there are no more messages, and wait until the process ends.
 
-    A copy of that one, which knows the process too, leaves it alone.
+    A copy of its ``starter``, which knows it too, leaves it alone.
     """
     if os.getpid() != starter:
         return

@@ -108,9 +108,13 @@ def _user() -> str:
         return str(getattr(os, "getuid", os.getpid)())
 
 
-@cache
 def processors() -> int:
-    """Processors that this process may use: those it is bound to, and no more than its share."""
+    """Processors that this process may use: those it is bound to, and no more than its share.
+
+    One of several that run tests has one of them.
+    """
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        return 1
     affinity = getattr(os, "sched_getaffinity", None)
     count = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
     return max(1, min(count, _share_of_group(Path("/sys/fs/cgroup")) or count))

@@ -6,7 +6,6 @@ work ahead is worth their start. The answers are the same in any case.
 
 from __future__ import annotations
 
-import os
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Generator, Hashable, Iterable, Iterator, Sequence
@@ -53,13 +52,13 @@ def job_count(jobs: int | None) -> int:
     """The number of processes that ``jobs`` are at most; None is one per processor.
 
     A process that works for another one of npusim starts none itself: it is 1 there, whatever is
-    asked for. In a process of any other pool, and of parallel tests, it is 1 unless asked for.
+    asked for. In a process of any other pool it is 1 unless asked for.
     """
     if is_helper():
         return 1
     if jobs is not None:
         return jobs
-    return 1 if works_for_another() or "PYTEST_XDIST_WORKER" in os.environ else processors()
+    return 1 if works_for_another() else processors()
 
 
 def is_worth(seconds: float, count: int, jobs: int) -> bool:

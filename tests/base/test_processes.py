@@ -10,14 +10,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from npusim.base import processes, workers
+from npusim.base import processes, resources, workers
 from npusim.base.processes import Helper, ProcessDiedError
 from npusim.base.resources import processors
 from npusim.base.workers import Workers, job_count
@@ -147,7 +147,6 @@ def test_processes_that_nobody_asked_for_start_when_they_are_worth_it(
 ) -> None:
     """After the first item at the earliest: it tells how long one takes."""
     monkeypatch.setattr(workers, "processors", lambda: 2)
-    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
     monkeypatch.setattr(workers, "start_seconds", lambda: 0.0)
     pids = [pid for _, pid in Workers(None).each(_process, items, str)]
     assert len(pids) == 8
@@ -156,7 +155,6 @@ def test_processes_that_nobody_asked_for_start_when_they_are_worth_it(
 
 def test_short_work_starts_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "processors", lambda: 2)
-    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
     monkeypatch.setattr(workers, "start_seconds", lambda: 60.0)
     with Workers(None) as several:
         assert {pid for _, pid in several.each(_process, range(8), str)} == {os.getpid()}
@@ -181,9 +179,6 @@ def test_what_is_worth_a_start(
 
 def test_a_process_of_a_pool_uses_one_processor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "processors", lambda: 3)
-    monkeypatch.setenv("PYTEST_XDIST_WORKER", "gw0")
-    assert (job_count(None), job_count(2)) == (1, 2)
-    monkeypatch.delenv("PYTEST_XDIST_WORKER")
     assert (job_count(None), job_count(2)) == (3, 2)
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         assert pool.apply(job_count, (None,)) == 1
@@ -208,8 +203,6 @@ def _count_of(jobs: int, _: object) -> int:
 def test_a_control_group_has_its_share_of_the_processors(
     files: dict[str, str], count: int, tmp_path: Path
 ) -> None:
-    from npusim.base import resources  # noqa: PLC0415
-
     for name, text in files.items():
         file = tmp_path / name
         file.parent.mkdir(exist_ok=True)
@@ -217,10 +210,17 @@ def test_a_control_group_has_its_share_of_the_processors(
     assert resources._share_of_group(tmp_path) == count
 
 
-def test_processors_are_those_that_the_process_is_bound_to() -> None:
-    processors.cache_clear()
-    affinity: Callable[[int], set[int]] = os.sched_getaffinity
-    assert 1 <= processors() <= len(affinity(0))
+def test_processors_are_those_that_the_process_is_bound_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {4}, raising=False)
+    assert processors() == 1
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1, 4, 5}, raising=False)
+    monkeypatch.setattr(resources, "_share_of_group", lambda _: 2)
+    assert processors() == 2
+    monkeypatch.setattr(resources, "_share_of_group", lambda _: 0)
+    assert processors() == 3
+    monkeypatch.setenv("PYTEST_XDIST_WORKER", "gw0")
+    assert processors() == 1
 
 
 # -- which item for which process -----------------------------------------------------------------
@@ -229,7 +229,10 @@ def test_processors_are_those_that_the_process_is_bound_to() -> None:
 def test_items_of_a_kind_go_to_the_process_that_did_others() -> None:
     homes: dict[str, Any] = {"a": workers._Home(), "b": workers._Home()}
     queue = workers._Queue(["a1", "b1", "a2", "a3", "b2"], lambda item: homes[item[0]])
-    first, second = workers._Worker.__new__(workers._Worker), workers._Worker.__new__(workers._Worker)
+    first, second = (
+        workers._Worker.__new__(workers._Worker),
+        workers._Worker.__new__(workers._Worker),
+    )
     taken = [queue.first(worker) for worker in (first, second, second, second, first)]
     assert [item and item[1] for item in taken] == ["a1", "b1", "b2", "a2", "a3"]
     assert queue.first() is None

@@ -133,7 +133,7 @@ def test_a_copy_of_the_process_does_not_inherit_the_open_file(tmp_path: Path) ->
 
 def _files_then_answer(file: Path, key: str) -> tuple[list[str], object]:
     """The store's files that are open here, and then an answer of the store."""
-    places = [os.readlink(one) for one in Path("/proc/self/fd").iterdir() if one.is_symlink()]
+    places = [str(one.readlink()) for one in Path("/proc/self/fd").iterdir() if one.is_symlink()]
     with Store(file, "test") as kept:
         kept.put([("from a copy", True)])
         return [place for place in places if place.startswith(str(file))], kept.get(key)
