@@ -89,9 +89,12 @@ def work_for_another() -> None:
     _State.works_for_another = True
 
 
-def start_seconds() -> float:
-    """Seconds that the start of a helper takes, as the latest one took."""
-    return _State.copy_s if _can_be_copied() else _State.fresh_s
+def start_seconds(helpers: int) -> float:
+    """Seconds until so many helpers have started, as the latest one did.
+
+    Copies are made one after another, while fresh processes start at the same time.
+    """
+    return helpers * _State.copy_s if _can_be_copied() else _State.fresh_s
 
 
 class Helper:

@@ -67,7 +67,7 @@ def is_worth(seconds: float, count: int, jobs: int) -> bool:
     An item takes ``seconds``.
     """
     jobs = max(1, min(jobs, count))
-    return seconds * (count - count / jobs) >= _WORTH * jobs * start_seconds()
+    return seconds * (count - count / jobs) >= _WORTH * start_seconds(jobs)
 
 
 class Workers:

@@ -61,7 +61,7 @@ def test_threads_that_python_does_not_know_are_a_reason_against_a_copy(
     monkeypatch.setattr(threading, "active_count", lambda: 1)
     assert dict(Workers(2).each(math.sqrt, [1.0, 4.0], str)) == {0: 1.0, 1: 2.0}
     assert processes._State.has_foreign_threads == (sys.platform == "linux")
-    assert processes.start_seconds() == processes._State.fresh_s
+    assert processes.start_seconds(2) == processes._State.fresh_s
 
 
 def test_helpers_end_with_the_process_they_work_for() -> None:
@@ -147,7 +147,7 @@ def test_processes_that_nobody_asked_for_start_when_they_are_worth_it(
 ) -> None:
     """After the first item at the earliest: it tells how long one takes."""
     monkeypatch.setattr(workers, "processors", lambda: 2)
-    monkeypatch.setattr(workers, "start_seconds", lambda: 0.0)
+    monkeypatch.setattr(workers, "start_seconds", lambda _: 0.0)
     pids = [pid for _, pid in Workers(None).each(_process, items, str)]
     assert len(pids) == 8
     assert pids.count(os.getpid()) == 1
@@ -155,10 +155,10 @@ def test_processes_that_nobody_asked_for_start_when_they_are_worth_it(
 
 def test_short_work_starts_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "processors", lambda: 2)
-    monkeypatch.setattr(workers, "start_seconds", lambda: 60.0)
+    monkeypatch.setattr(workers, "start_seconds", lambda _: 60.0)
     with Workers(None) as several:
         assert {pid for _, pid in several.each(_process, range(8), str)} == {os.getpid()}
-    monkeypatch.setattr(workers, "start_seconds", lambda: 0.0)
+    monkeypatch.setattr(workers, "start_seconds", lambda _: 0.0)
     with Workers(None) as several:
         assert os.getpid() in {pid for _, pid in several.each(_process, range(8), str)}
         left = {pid for _, pid in several.each(_process, range(8), str)}
@@ -173,7 +173,7 @@ def test_what_is_worth_a_start(
     seconds: float, count: int, jobs: int, worth: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ten items of a second save five seconds in two processes, whose start takes half a second."""
-    monkeypatch.setattr(workers, "start_seconds", lambda: 0.5)
+    monkeypatch.setattr(workers, "start_seconds", lambda _: 0.5)
     assert workers.is_worth(seconds, count, jobs) == worth
 
 
