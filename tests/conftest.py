@@ -12,6 +12,7 @@ from types import ModuleType
 
 import pytest
 
+from npusim.base import workers
 from npusim.machine.timing.fast.library import SWITCH, levels, name
 from tests import sampled
 
@@ -72,6 +73,14 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Stores of the tests' own: what the user keeps is neither read nor written."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NPUSIM_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_process() -> Iterator[None]:
+    """Work is done in the test's own process where it does not say in how many."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(workers, "processors", lambda: 1)
         yield
 
 

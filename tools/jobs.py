@@ -21,8 +21,8 @@ import traceback
 from pathlib import Path
 from typing import NamedTuple
 
+from npusim.base import workers
 from npusim.cli.main import main as npusim
-from npusim.study import runner
 
 #: Files that the commands read, by name.
 FILES = {
@@ -144,7 +144,7 @@ def _run_in_child(words: list[str], folder: Path, results: Path) -> None:
             file = os.open(results / name, os.O_WRONLY | os.O_CREAT)
             os.dup2(file, number)
             os.close(file)
-        runner._SOON_S = 0.0  # points as few as these would not be worth processes
+        workers._WORTH = 0  # points as few as these would not be worth processes
         status = npusim(words)
         sys.stdout.flush()
     except BaseException:

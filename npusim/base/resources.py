@@ -108,6 +108,36 @@ def _user() -> str:
         return str(getattr(os, "getuid", os.getpid)())
 
 
+def processors() -> int:
+    """Processors that this process may use: those it is bound to, and no more than its share.
+
+    One of several that run tests has one of them.
+    """
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        return 1
+    affinity = getattr(os, "sched_getaffinity", None)
+    count = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
+    return max(1, min(count, _share_of_group(Path("/sys/fs/cgroup")) or count))
+
+
+def _share_of_group(group: Path) -> int:
+    """Processors whose time the control group of a folder may take, rounded up; 0 for any."""
+    try:
+        quota, period = (group / "cpu.max").read_text(encoding="ascii").split()
+    except (OSError, ValueError):
+        try:
+            quota, period = (
+                (group / "cpu" / f"cpu.cfs_{name}_us").read_text(encoding="ascii")
+                for name in ("quota", "period")
+            )
+        except (OSError, ValueError):
+            return 0
+    try:
+        return max(0, -(-int(quota) // int(period)))
+    except (ValueError, ZeroDivisionError):  # "max"
+        return 0
+
+
 @cache
 def memory_bytes() -> int:
     """Its main memory; 8 GiB where the system does not tell."""

@@ -34,7 +34,7 @@ def tune(
     start: str = "cold",
     among: Iterable[Kernel] | None = None,
     budget: int | str | None = None,
-    jobs: int = 1,
+    jobs: int | None = None,
     store: str | Path | None = "",
     progress: Callable[[Progress], None] | None = None,
     **options: Any,
@@ -47,8 +47,9 @@ def tune(
     kernel, or the kernels ``among``. ``launch`` is "single" or "graph" as in ``Options``, and
     ``start`` "cold", or "warm" with its inputs in the L2.
     ``budget`` ends the search before the proof: so many simulations, or a time such as "30s".
-    ``jobs`` processes look at candidates. What is found is kept in the file ``store`` ("": one in
-    the user's cache; None: nowhere), so that a search that was stopped goes on where it was.
+    ``jobs`` processes look at candidates (None: one per processor, where the work is worth their
+    start). What is found is kept in the file ``store`` ("": one in the user's cache; None:
+    nowhere), so that a search that was stopped goes on where it was.
     ``progress`` is called after each step.
 
     Raises ``ArgumentError`` for a kernel without candidates, and ``CapacityError`` from the result

@@ -91,7 +91,7 @@ def _explain_step(arguments: argparse.Namespace) -> None:
             from npusim.networks.run.alternatives import alternatives  # noqa: PLC0415
 
             found = alternatives(
-                result, jobs=arguments.jobs or 1, store=arguments.store, progress=progress
+                result, jobs=arguments.jobs, store=arguments.store, progress=progress
             )
             print_result(found, arguments.json)
             refuse_partial(result)

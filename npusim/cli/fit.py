@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from functools import partial
 from pathlib import Path
@@ -13,8 +12,8 @@ from npusim.base.errors import ArgumentError
 from npusim.cli.completion import complete_with, device_names
 from npusim.cli.files import ANY, PLOTS, check_files, print_json, terminal_width, write_files
 from npusim.cli.parser import Parser, picked
-from npusim.cli.readers import COUNT, INTEGER
-from npusim.cli.shared import add_file_option, add_json_option
+from npusim.cli.readers import INTEGER
+from npusim.cli.shared import add_file_option, add_jobs_option, add_json_option
 from npusim.machine.device.catalog import load_device
 from npusim.results.writers.progress import Bar
 from npusim.results.writers.text import table_text
@@ -85,13 +84,7 @@ Ctrl-C ends a fit early and keeps what it has found; a second one drops it."""
         metavar="N",
         help="rounds with narrower ranges after the first (default: 2)",
     )
-    run.add_argument(
-        "--jobs",
-        type=COUNT,
-        default=os.cpu_count() or 1,
-        metavar="N",
-        help="processes that simulate rows (default: one per processor)",
-    )
+    add_jobs_option(run, "simulate rows")
     output = parser.add_argument_group("output")
     add_file_option(
         output,

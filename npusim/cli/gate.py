@@ -17,8 +17,7 @@ from npusim.base.records import replace
 from npusim.cli.files import check_files, print_result, write_files
 from npusim.cli.main import FAILED, parsed
 from npusim.cli.parser import Parser
-from npusim.cli.readers import COUNT
-from npusim.cli.shared import add_file_option, add_json_option
+from npusim.cli.shared import add_file_option, add_jobs_option, add_json_option
 from npusim.gate import trees
 from npusim.gate.judged import (
     Case,
@@ -70,13 +69,7 @@ examples:
         help="a revision of the git repository of this folder, such as main, or a file ending in "
         ".json that --save wrote (default: nothing is compared)",
     )
-    parser.add_argument(
-        "--jobs",
-        type=COUNT,
-        default=2,
-        metavar="N",
-        help="processes that simulate at once (default: 2)",
-    )
+    add_jobs_option(parser, "simulate cases")
     parser.add_argument(
         "--github",
         action="store_true",
@@ -168,7 +161,7 @@ class _Gate(Struct, frozen=True):
     cases: Mapping[str, Case]
     tree: Tree
     other: Callable[[], Tree]
-    jobs: int
+    jobs: int | None
 
     def times(self, among: Sequence[Tree]) -> list[dict[str, Times]]:
         """The times of all cases in each tree."""

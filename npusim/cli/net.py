@@ -26,11 +26,12 @@ from npusim.cli.machine_options import (
     add_tilings_option,
 )
 from npusim.cli.parser import Parser, choice, picked, reader
-from npusim.cli.readers import COUNT, SIZES
+from npusim.cli.readers import SIZES
 from npusim.cli.shared import (
     Group,
     add_debug_option,
     add_file_option,
+    add_jobs_option,
     add_json_option,
     changed_figures,
 )
@@ -79,7 +80,7 @@ def add_arguments(parser: Parser) -> None:
     parser.epilog = """\
 example:
   npusim net resnet50 --device ascend910b2 --batch 32
-  npusim net resnet50 --device ascend910b2 --batch 32 --mode graph --jobs 2 --store"""
+  npusim net resnet50 --device ascend910b2 --batch 32 --mode graph --store"""
     step, simulation = add_timing(parser)
     step.add_argument(
         LARGEST_BATCH,
@@ -130,12 +131,7 @@ def add_timing(parser: Parser) -> tuple[Group, Group]:
     for option in STEP_OPTIONS:
         _add_network_option(step, option)
     add_tilings_option(simulation)
-    simulation.add_argument(
-        "--jobs",
-        type=COUNT,
-        metavar="N",
-        help="processes that simulate different layers at once (default: 1)",
-    )
+    add_jobs_option(simulation, "simulate different layers, or operations of a step, at once")
     simulation.add_argument(
         "--store",
         nargs="?",

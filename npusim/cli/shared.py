@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from npusim.cli.completion import complete_with, figure_names
 from npusim.cli.parser import ASSIGNMENT, SHOW, Parser, collect
+from npusim.cli.readers import COUNT
 
 
 class Group(Protocol):
@@ -31,6 +32,20 @@ def add_set_option(group: Group, about: str) -> None:
 def changed_figures(arguments: argparse.Namespace) -> dict[str, str]:
     """The figures that --set changes, as texts by their paths; one given twice is an error."""
     return collect("--set", arguments.set)
+
+
+# -- processes ------------------------------------------------------------------------------------
+
+
+def add_jobs_option(group: Group, about: str) -> None:
+    """Declare the number of processes; ``about`` says what they do."""
+    group.add_argument(
+        "--jobs",
+        type=COUNT,
+        metavar="N",
+        help=f"processes that {about} (default: one per processor, if the work is worth their "
+        "start)",
+    )
 
 
 # -- what is printed and written -----------------------------------------------------------------

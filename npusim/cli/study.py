@@ -11,8 +11,7 @@ from npusim.base.content import Content, require_content
 from npusim.base.errors import ArgumentError
 from npusim.cli.completion import complete_with, device_names, figure_names
 from npusim.cli.parser import ASSIGNMENT, OPTION, Parser, collect
-from npusim.cli.readers import COUNT
-from npusim.cli.shared import Group, add_set_option, changed_figures
+from npusim.cli.shared import Group, add_jobs_option, add_set_option, changed_figures
 from npusim.ops import CARDS
 from npusim.results.facts.number_text import counted
 from npusim.results.writers.progress import Bar
@@ -68,9 +67,7 @@ def add_vary_option(group: Group, about: str) -> None:
 def add_work_options(parser: Parser) -> Group:
     """Declare how the points are measured and kept; return their group."""
     work = parser.add_argument_group("work")
-    work.add_argument(
-        "--jobs", type=COUNT, metavar="N", help="processes (default: one per processor)"
-    )
+    add_jobs_option(work, "measure points")
     work.add_argument(
         "--store",
         default="",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from functools import partial
 from math import inf
@@ -16,7 +15,7 @@ from npusim.cli import call_options, calls
 from npusim.cli.files import ANY, PLOTS, check_files, print_json, write_files
 from npusim.cli.parser import Parser, picked
 from npusim.cli.readers import COUNT
-from npusim.cli.shared import Group, add_file_option
+from npusim.cli.shared import Group, add_file_option, add_jobs_option
 from npusim.kernels.vendor.cann_export import cann_of
 from npusim.machine.program.kernel import Kernel
 from npusim.results.writers.progress import Bar
@@ -51,13 +50,7 @@ def _add_options(command: Parser, _simulation: Group) -> None:
         help="stop after so many simulations (200) or so long (30s, 2min) and state what is not "
         "proved (default: go on to the proof)",
     )
-    group.add_argument(
-        "--jobs",
-        type=COUNT,
-        default=os.cpu_count() or 1,
-        metavar="N",
-        help="processes that look at tilings (default: as many as the computer has cores)",
-    )
+    add_jobs_option(group, "look at tilings")
     group.add_argument(
         "--store",
         default="",

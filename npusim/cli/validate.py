@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -15,8 +14,13 @@ from npusim.cli.completion import complete_with, device_names
 from npusim.cli.files import ANY, PLOTS, check_files, print_json, terminal_width, write_files
 from npusim.cli.main import FAILED
 from npusim.cli.parser import Parser
-from npusim.cli.readers import COUNT
-from npusim.cli.shared import add_file_option, add_json_option, add_set_option, changed_figures
+from npusim.cli.shared import (
+    add_file_option,
+    add_jobs_option,
+    add_json_option,
+    add_set_option,
+    changed_figures,
+)
 from npusim.results.facts.number_text import counted
 from npusim.results.writers.progress import Bar
 from npusim.results.writers.text import table_text
@@ -80,13 +84,7 @@ The schemas of such a file are explained in configs/silicon/README.md."""
         simulation,
         "change a figure of every device, such as clock=1.8GHz; repeatable (default: none)",
     )
-    simulation.add_argument(
-        "--jobs",
-        type=COUNT,
-        default=os.cpu_count() or 1,
-        metavar="N",
-        help="processes that simulate points (default: one per processor)",
-    )
+    add_jobs_option(simulation, "simulate points")
     output = parser.add_argument_group("output")
     add_json_option(
         output,

@@ -19,6 +19,7 @@ from msgspec import Struct, field
 
 from npusim.base.errors import ArgumentError
 from npusim.base.records import replace
+from npusim.base.workers import job_count
 from npusim.machine.timing.fast.library import environment_of, sources
 
 #: A line of a command, and its answer: facts as its --json has them, and an error.
@@ -97,10 +98,14 @@ class Tree(Struct, frozen=True):
         return [json.loads(line) for line in complete]
 
 
-def simulate(trees: Sequence[Tree], lines: Sequence[Line], jobs: int) -> None:
-    """Simulate lines in each tree, in up to ``jobs`` processes at once; trees keep the answers."""
-    parts = max(1, jobs // len(trees))
-    with ThreadPoolExecutor(jobs) as pool:
+def simulate(trees: Sequence[Tree], lines: Sequence[Line], jobs: int | None) -> None:
+    """Simulate lines in each tree, in up to ``jobs`` processes at once; trees keep the answers.
+
+    None is one process per processor.
+    """
+    count = job_count(jobs)
+    parts = max(1, min(count // len(trees), len(lines)))
+    with ThreadPoolExecutor(count) as pool:
         running = [
             pool.submit(tree.answers, lines[part::parts]) for tree in trees for part in range(parts)
         ]

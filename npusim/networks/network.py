@@ -18,7 +18,7 @@ from npusim.base.dtypes import DType
 from npusim.base.dtypes import dtype as element_type
 from npusim.base.errors import ArgumentError
 from npusim.base.records import collecting_seldom, replace
-from npusim.base.workers import check_jobs
+from npusim.base.workers import check_jobs, job_count
 from npusim.call.call import Call
 from npusim.call.in_turn import notes_of
 from npusim.call.options import Options
@@ -343,7 +343,7 @@ def network(
     gradients: Iterable[str] = ("input", "weight"),
     cube_math_type: int | str = "keep_dtype",
     every_input: bool = False,
-    jobs: int = 1,
+    jobs: int | None = None,
     store: str | Path | None = None,
     **options: Any,
 ) -> NetworkResult:
@@ -360,8 +360,9 @@ def network(
     a layer before which nothing is trained has no gradient, unless ``every_input`` asks for it, and
     frozen weights and biases have none.
     Layers with a bias add it going forward, and have its gradient where that is asked for.
-    Different layers are simulated in ``jobs`` processes, with the same result; ``progress`` is
-    then told of layers that are done.
+    Different layers are simulated in ``jobs`` processes (None: one per processor, where the work is
+    worth their start), with the same result; with several ``progress`` is told of layers that are
+    done.
     Runs of kernels and automatic tilings are kept in ``store`` ("": a file of the user's cache;
     None: in memory alone) by the figures they rest on: on a changed device only what the change
     touches is simulated. The keywords left are those of ``npusim.call.Options`` except
@@ -424,7 +425,7 @@ def network(
     )
 
 
-def _timed(net: Workload, backward: LayerRuns, jobs: int) -> tuple[LayerTime, ...]:
+def _timed(net: Workload, backward: LayerRuns, jobs: int | None) -> tuple[LayerTime, ...]:
     """Every layer with its result or the reason why it has none; equal shapes share theirs."""
     layers = [layer for layer in net.layers if backward.of(layer)]
     shapes = [replace(layer, name="", count=1) for layer in layers]
@@ -432,7 +433,8 @@ def _timed(net: Workload, backward: LayerRuns, jobs: int) -> tuple[LayerTime, ..
     distinct = tuple(dict.fromkeys(shapes))
     labels = [f"{first[shape].name} ({n}/{len(distinct)})" for n, shape in enumerate(distinct, 1)]
     work = list(zip([first[shape] for shape in distinct], labels, strict=True))
-    found = backward.at_once(work, jobs) if jobs > 1 else map(backward.attempt, work)
+    several = min(job_count(jobs), len(work)) > 1
+    found = backward.at_once(work, jobs) if several else map(backward.attempt, work)
     known = dict(zip(distinct, found, strict=True))
     return tuple(
         LayerTime(*known[shape], layer=layer) for layer, shape in zip(layers, shapes, strict=True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Hashable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -65,13 +66,18 @@ class LayerRuns(Struct, frozen=True, kw_only=True):
                 return None, str(error)
 
     def at_once(
-        self, work: Sequence[tuple[Layer, str]], jobs: int
+        self, work: Sequence[tuple[Layer, str]], jobs: int | None
     ) -> list[tuple[Result | None, str]]:
-        """``attempt`` in processes; what is done is reported here."""
+        """``attempt`` in processes, the largest first; what is done is reported here."""
         quiet = replace(self, options=replace(self.options, progress=None))
         results: dict[int, tuple[Result | None, str]] = {}
-        with Workers(min(jobs, len(work))) as workers:
-            for place, result in workers.each(quiet.attempt, work, _labelled):
+        order = sorted(range(len(work)), key=lambda place: -_effort(work[place][0]))
+        listed = [work[place] for place in order]
+        devices = (quiet.options.machine,)
+        with Workers(jobs) as workers:
+            answers = workers.each(quiet.attempt, listed, _labelled, kind=_maps, shared=devices)
+            for number, result in answers:
+                place = order[number]
                 results[place] = result
                 if self.options.progress is not None:
                     self.options.progress(work[place][1], LAYERS_DONE, len(results), len(work))
@@ -111,6 +117,21 @@ class LayerRuns(Struct, frozen=True, kw_only=True):
             dy = spec(layer.dy_shape, self.dtype)
             calls.append(ops.convolution_backward(dy, x, w, sizes, output_mask=mask, **common))
         return calls[0] if len(calls) == 1 else in_turn(calls)
+
+
+def _effort(layer: Layer) -> int:
+    """Roughly the instructions of a layer: 16x16x16 multiply-adds, and 16 elements that move."""
+    if isinstance(layer, LinearLayer):
+        moved = layer.stack * layer.cin * layer.cout + layer.all_rows * (layer.cin + layer.cout)
+    else:
+        moved = sum(map(math.prod, (layer.x_shape, layer.dy_shape, layer.w_shape)))
+    return layer.macs // 16**3 + moved // 16
+
+
+def _maps(work: tuple[Layer, str]) -> Hashable:
+    """What layers have in common whose maps are converted by the same kernels: sizes of maps."""
+    layer, _ = work
+    return layer.rows if isinstance(layer, LinearLayer) else layer.dy_shape[2:]
 
 
 def _labelled(work: tuple[Layer, str]) -> str:

@@ -7,15 +7,17 @@ is ``npusim.base.resources``' business, and ``npusim cache`` shows and clears th
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import threading
 import time
 import warnings
 import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+from weakref import WeakSet
 
 from npusim.base.digests import as_imported
 from npusim.base.errors import StoreError
@@ -69,26 +71,19 @@ class Store:
         self.file = ":memory:" if file is None else str(file)
         self.kind, self.most_bytes = kind, most_bytes
         self._warned, self._waiting = False, list[tuple[str, Any]]()
+        self._connection: sqlite3.Connection | None = None
         self._alone = threading.RLock()
         try:
             Path(self.file).parent.mkdir(parents=True, exist_ok=True)
-            self._base = sqlite3.connect(
-                self.file, timeout=60, isolation_level=None, check_same_thread=False
-            )
-            self._base.execute(f"pragma page_size = {_PAGE}")
-            self._write_ahead()
-            self._base.execute("pragma synchronous = normal")
-            self._base.execute(f"pragma journal_size_limit = {most_bytes // 8}")
+            self._connect()
             with self._writing():
                 for statement in filter(str.strip, _TABLES.split(";")):
                     self._base.execute(statement)
                 held = self._base.execute("select schema, kind from about").fetchone()
                 if held is None:
                     self._base.execute("insert into about values (?, ?)", (SCHEMA, kind))
-            self._base.execute(f"pragma max_page_count = {max(16, most_bytes // _PAGE)}")
         except (sqlite3.Error, OSError) as error:
-            with suppress(AttributeError):
-                self._base.close()
+            self._disconnect()
             raise StoreError(
                 f"the store {self.file!r} cannot be used ({error}); name another file, or remove "
                 "this one"
@@ -99,6 +94,46 @@ class Store:
                 f"the store {self.file!r} has {held[1]} in schema {held[0]}, not {kind} in schema "
                 f"{SCHEMA}; name another file, or remove this one"
             )
+        _OPEN.add(self)
+
+    @property
+    def _base(self) -> sqlite3.Connection:
+        """The file; it is opened again where it was closed before this process was copied."""
+        if self._connection is None:
+            self._connect()
+        return cast(sqlite3.Connection, self._connection)
+
+    def _connect(self) -> None:
+        """Open the file."""
+        self._connection = sqlite3.connect(
+            self.file, timeout=60, isolation_level=None, check_same_thread=False
+        )
+        self._base.execute(f"pragma page_size = {_PAGE}")
+        self._write_ahead()
+        self._base.execute("pragma synchronous = normal")
+        self._base.execute(f"pragma journal_size_limit = {self.most_bytes // 8}")
+        self._base.execute(f"pragma max_page_count = {max(16, self.most_bytes // _PAGE)}")
+
+    def _disconnect(self) -> None:
+        """Close the file, if it is open; it is opened when next needed."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def suspend(self) -> None:
+        """Close the file before this process is copied.
+
+        SQLite's locks are those of a process: a copy that inherits an open file takes those of the
+        other process for its own. Until ``resume`` no other thread uses the store.
+        """
+        self._alone.acquire()
+        if self.file != ":memory:":
+            self._put_waiting()
+            self._disconnect()
+
+    def resume(self) -> None:
+        """Let threads use the store again, in this process and in its copy."""
+        self._alone.release()
 
     def _write_ahead(self) -> None:
         """Let readers and a writer not wait for each other.
@@ -123,6 +158,7 @@ class Store:
         """Close the file."""
         self._put_waiting()
         self._base.close()
+        _OPEN.discard(self)
 
     def __len__(self) -> int:
         """Number of answers."""
@@ -245,6 +281,30 @@ class Store:
                     self._base.execute("rollback")
                 raise
             self._base.execute("commit")
+
+
+#: Stores that are open in this process.
+_OPEN: WeakSet[Store] = WeakSet()
+
+#: Those of them that are closed while the process is copied.
+_suspended: list[Store] = []
+
+
+def _suspend_all() -> None:
+    for store in [*_OPEN]:
+        store.suspend()
+        _suspended.append(store)
+
+
+def _resume_all() -> None:
+    while _suspended:
+        _suspended.pop().resume()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_suspend_all, after_in_parent=_resume_all, after_in_child=_resume_all
+    )
 
 
 #: Stores of the user's cache by name, and what they hold.

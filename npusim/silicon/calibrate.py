@@ -146,7 +146,7 @@ def calibrate(
     constants: str | os.PathLike[str] | None = None,
     figures: Sequence[str] = (),
     rounds: int = 2,
-    jobs: int = 1,
+    jobs: int | None = None,
     progress: Progress | None = None,
 ) -> Calibration:
     """Fit figures of a device to measurements of the chip.
@@ -156,7 +156,8 @@ def calibrate(
     YAML file with what a profile does not hold (default: the one beside it of the same name).
     ``constants`` is a list in the form of ``configs/silicon/fit.yaml`` (default: that one),
     ``figures`` are further ones, ``PATH`` or ``PATH=LOW..HIGH``, or "assumed" for all that are.
-    ``rounds`` of narrower ranges follow the first; ``jobs`` processes simulate.
+    ``rounds`` of narrower ranges follow the first; ``jobs`` processes simulate (None: one per
+    processor, where the work is worth their start).
 
     Raises ``ArgumentError`` or ``ConfigError``, with file and line, for what cannot be read, and
     where no row can be simulated.

@@ -323,7 +323,7 @@ def simulate_network_row(row: NetworkRow, device: Device) -> SimulatedRow:
         if getattr(row, name) is not None:
             optional[name] = getattr(row, name)
     with told_as(Declined, caught=ArgumentError):
-        result = step(row.network, device=device, mode=mode, batch=batch, **optional)
+        result = step(row.network, device=device, mode=mode, batch=batch, jobs=1, **optional)
     if result.failed:
         first = result.failed[0]
         raise Declined(

@@ -8,7 +8,6 @@ Points are measured in this process, in processes of this computer, or on Dask.
 
 from __future__ import annotations
 
-import os
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,7 +28,8 @@ from npusim.base.errors import (
 from npusim.base.integers import ceil_div
 from npusim.base.records import replace
 from npusim.base.resources import optional
-from npusim.base.workers import AHEAD, Workers, answered, check_jobs, packed, unpacked
+from npusim.base.sent import Work, answered, packed, unpacked
+from npusim.base.workers import AHEAD, Workers, check_jobs, is_worth, job_count
 from npusim.machine.device.catalog import load_device
 from npusim.machine.device.config import figure_text, figures
 from npusim.results.facts.tables import DataFrame, frame
@@ -63,9 +63,6 @@ _MOST = 256
 #: have time left.
 _TASK_S = 0.01
 
-#: Seconds of work for which no processes are started.
-_SOON_S = 2.0
-
 #: Called as progress(done, total, known): points so far, of how many, of which were in the store.
 Progress = Callable[[int, int, int], None]
 
@@ -91,12 +88,13 @@ def sweep(
     the device in a mapping ``set``), and ``vary`` maps names to lists, or to texts such as
     ``"8:48:4"`` and ``"256KiB,1MiB"``. ``combine`` is "grid" or "zip".
 
-    Points are measured in ``jobs`` processes (None: one per processor), or by a Dask ``scheduler``
-    such as ``"tcp://host:8786"``. Each is kept in ``store`` at once ("": a file in the user's
-    cache, None: nowhere), by what it depends on, so that a second run computes what is missing; the
-    runs of its kernels are kept beside it, so that after one changed figure only what this figure
-    touches is simulated. A point that the device refuses is a row with its error. ``progress`` is
-    told of points that are done; without it a notebook shows a bar.
+    Points are measured in ``jobs`` processes (None: one per processor), if they are worth their
+    start, or by a Dask ``scheduler`` such as ``"tcp://host:8786"``. Each is kept in ``store`` at
+    once ("": a file in the user's cache, None: nowhere), by what it depends on, so that a second
+    run computes what is missing; the runs of its kernels are kept beside it, so that after one
+    changed figure only what this figure touches is simulated. A point that the device refuses is a
+    row with its error. ``progress`` is told of points that are done; without it a notebook shows a
+    bar.
 
     Raises ``ConfigError`` or ``ArgumentError`` before the first point where a name, a value or a
     device is wrong, or the device cannot run what is measured.
@@ -203,7 +201,7 @@ def _measured(
     if scheduler:
         ready = on_dask(chunks, scheduler)
     else:
-        processes = 1 if seconds * len(rest) < _SOON_S else jobs
+        processes = jobs if is_worth(seconds, len(rest), jobs) else 1
         ready = here(chunks(processes), processes, runs)
     for done in ready:
         yield {keys[number]: measured for number, measured in done}
@@ -369,12 +367,11 @@ def failure(error: Exception) -> MeasuredPoint:
 
 
 def cpus() -> int:
-    """Processors that this process may use."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
+    """Processes that share the work where nobody says how many."""
+    return job_count(None)
 
 
-def here(chunks: Iterator[Chunk], jobs: int, runs: Runs = None) -> Iterator[Done]:
+def here(chunks: Iterator[Chunk], jobs: int | None, runs: Runs = None) -> Iterator[Done]:
     """Measure chunks in ``jobs`` processes (1: this one); results come as they are ready.
 
     Of chunks whose process dies every point has one of its own, so that the deadly one is known.
@@ -418,7 +415,7 @@ def on_dask(chunks: Callable[[int], Iterator[Chunk]], scheduler: str) -> Iterato
             client.wait_for_workers(1)
             threads = sum(client.nthreads().values())
         # Packed here, as Dask may pickle in a thread of its own while points are being read.
-        code = packed(look)
+        code = packed(Work(look))
         futures = (
             client.submit(answered, code, packed(chunk), pure=False, retries=5)
             for chunk in chunks(threads)

@@ -25,7 +25,7 @@ from npusim.reuse.store import Store, opened
 from npusim.study.formula import goal, limit
 from npusim.study.points import MeasuredPoint, keep_points, key_of, runs_beside, stored_point
 from npusim.study.result import Exploration, unbeaten, values_of
-from npusim.study.runner import Chunk, Progress, cpus, here, probed, study_of
+from npusim.study.runner import Chunk, Progress, here, probed, study_of
 from npusim.study.space import Study, check_goals
 from npusim.study.subject import Known, Row, Setting, Split
 
@@ -88,7 +88,7 @@ def explore(
             search = _Search(space, small, limits, points, optuna_study, seed)
             total = min(count, len(space) - len(search.measured))
             report(0, total, 0)
-            for done in here(search.proposals(total), jobs or cpus(), runs_beside(store)):
+            for done in here(search.proposals(total), jobs, runs_beside(store)):
                 search.tell_all(done)
                 report(search.looked, total, search.from_store)
     return Exploration(

@@ -255,7 +255,7 @@ def _options(parts: Split) -> dict[str, Any]:
 
 def _network(parts: Split) -> Row:
     """A network layer by layer, or a whole step: its times, and what shortens it."""
-    keywords = _options(parts)
+    keywords = {**_options(parts), "jobs": 1}  # points are shared among processes, not their parts
     del keywords["timeline"]
     for name, value in parts.options.items():
         if name in _NETWORK_OPTIONS:

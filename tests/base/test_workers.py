@@ -27,7 +27,8 @@ from npusim.base.errors import (
     TaskError,
     naming,
 )
-from npusim.base.workers import Workers, answered, check_jobs, packed, unpacked
+from npusim.base.sent import Work, answered, packed, unpacked
+from npusim.base.workers import Workers, check_jobs
 from npusim.workloads import Workload
 from tests.cli.test_cli_tune import KERNEL
 from tests.networks.blocks import ONE_BLOCK, network
@@ -46,7 +47,7 @@ def failure(
         if jobs is not None:
             dict(Workers(jobs).each(function, [1, item], lambda item: f"item {item!r}"))
         with naming(lambda: f"item {item!r}"):
-            unpacked(answered(packed(function), packed(item)))
+            unpacked(answered(packed(Work(function)), packed(item)))
 
     with pytest.raises(NpusimError) as caught:
         run()
@@ -298,10 +299,10 @@ def test_a_plain_script_may_use_processes(tmp_path: Path) -> None:
     script = tmp_path / "plain.py"
     script.write_text(
         KERNEL
-        + "\nimport npusim\nfrom npusim.study import runner\n"
+        + "\nimport npusim\nfrom npusim.base import workers\n"
         + 'tuned = npusim.tune(Copy.example(), device="ascend910b2", jobs=2, store=None)\n'
         + "print(tuned.best.piece, (tuned.table.state == 'illegal').sum())\n"
-        + "runner._SOON_S = 0  # points this few would not be worth processes\n"
+        + "workers._WORTH = 0  # points this few would not be worth processes\n"
         + 'grid = {"clock": [f"{rate}MHz" for rate in range(500, 1500, 25)]}\n'
         + 'swept = npusim.sweep(operator="matmul", m=32, k=32, n=32, device="tiny", vary=grid, '
         + "jobs=2, store=None)\n"

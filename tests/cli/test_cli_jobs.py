@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import npusim
+from npusim.base import workers
 from npusim.cli.commands import COMMANDS as ALL_COMMANDS
 from npusim.cli.main import main, parser
-from npusim.study import runner
 from tests.sampled import slow_if
 from tools import jobs
 
@@ -60,7 +60,7 @@ def same(
     capfd: pytest.CaptureFixture[str],
 ) -> bool:
     """Whether a command answers the same for each number of processes."""
-    monkeypatch.setattr(runner, "_SOON_S", 0.0)  # points as few would not be worth processes
+    monkeypatch.setattr(workers, "_WORTH", 0)  # points as few would not be worth processes
     answers = {answer(name, n, tmp_path / f"{n}", monkeypatch, capfd) for n in counts}
     return len(answers) == 1
 

@@ -6,6 +6,7 @@ import shlex
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -61,6 +62,19 @@ def test_the_library_needs_no_standard_error(
         bar("matmul", "timing", 1, 2)
     compile_once._say("it compiles")
     assert capsys.readouterr().out == "", "print would write it there"
+
+
+def test_a_bar_is_drawn_without_a_thread(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    """No process is copied beside a thread: work after the first second had fresh ones."""
+    before = threading.active_count()
+    monkeypatch.setattr(progress, "stderr_is_terminal", lambda: True)
+    monkeypatch.setattr(progress, "_EVERY_S", 0.0)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with ProgressBar(delay_s=0.0) as bar:
+        bar("matmul", "timing", 1, 2)
+        bar("matmul", "timing", 2, 2)
+        assert threading.active_count() == before
+    assert "matmul: timing" in capsys.readouterr().err
 
 
 def test_a_trace_needs_no_standard_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,12 +8,14 @@ import random
 import sqlite3
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from npusim.base.errors import ArgumentError
 from npusim.base.resources import user_cache
+from npusim.base.workers import Workers
 from npusim.cli.main import main
 from npusim.machine.timing.fast import library
 from npusim.reuse import store as stores
@@ -115,6 +117,26 @@ def test_what_is_no_such_store_is_refused(tmp_path: Path) -> None:
         with pytest.raises(ArgumentError, match=message):
             Store(file, "test")
     assert text.read_text().startswith("no database")
+
+
+def test_a_copy_of_the_process_does_not_inherit_the_open_file(tmp_path: Path) -> None:
+    """SQLite would take the locks of the other process for the copy's own."""
+    file = tmp_path / "a.sqlite"
+    with Store(file, "test") as kept, Store(None, "test") as in_memory:
+        kept.put([("a", 1)])
+        kept.put_soon("b", 2)
+        in_memory.put([("c", 3)])
+        answers = dict(Workers(2).each(partial(_files_then_answer, file), ["a", "b"], str))
+        assert answers == {0: ([], 1), 1: ([], 2)}, "what waited was written before"
+        assert (kept.get("a"), kept.get("from a copy"), in_memory.get("c")) == (1, True, 3)
+
+
+def _files_then_answer(file: Path, key: str) -> tuple[list[str], object]:
+    """The store's files that are open here, and then an answer of the store."""
+    places = [str(one.readlink()) for one in Path("/proc/self/fd").iterdir() if one.is_symlink()]
+    with Store(file, "test") as kept:
+        kept.put([("from a copy", True)])
+        return [place for place in places if place.startswith(str(file))], kept.get(key)
 
 
 def test_a_full_disk_costs_no_answer(tmp_path: Path) -> None:

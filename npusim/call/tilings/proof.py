@@ -234,12 +234,14 @@ class SearchWorkers(Processes):
     What the store knows is not computed again; what is computed is kept there at once.
     """
 
-    def __init__(self, problem: TuningProblem, store: Store, jobs: int) -> None:
+    def __init__(self, problem: TuningProblem, store: Store, jobs: int | None) -> None:
         super().__init__(jobs, partial(_begin, problem), own_modules(type(problem.kernel)))
         self.problem = problem
         self.store = store
         #: Candidates found in the store so far, and computed.
         self.from_store = self.computed = 0
+        #: Candidates looked at in this process alone, and the seconds that this took.
+        self._alone, self._alone_s = 0, 0.0
 
     def look(self, candidates: Sequence[Changes]) -> list[Found]:
         """The time of each candidate, in order."""
@@ -258,8 +260,12 @@ class SearchWorkers(Processes):
         return [stored[name] if name in stored else new[name] for name in names]
 
     def _compute(self, candidates: list[Changes]) -> list[Found]:
-        if self.jobs == 1 or len(candidates) < 2:
-            return [look(self.problem, changes) for changes in candidates]
+        if self.jobs == 1 or len(candidates) < 2 or self.waits(self._alone_s, self._alone):
+            begin = time.perf_counter()
+            findings = [look(self.problem, changes) for changes in candidates]
+            self._alone_s += time.perf_counter() - begin
+            self._alone += len(candidates)
+            return findings
         size = ceil_div(len(candidates), 2 * self.jobs)
         chunks = [candidates[begin : begin + size] for begin in range(0, len(candidates), size)]
         by_chunk = dict(self.each(_look, chunks, self._chunk_name))

@@ -287,7 +287,7 @@ def search(
     seeds: tuple[Kernel, ...],
     among: Iterable[Kernel] | None = None,
     budget: Budget = Budget(),  # noqa: B008 - immutable
-    jobs: int = 1,
+    jobs: int | None = None,
     store: str | Path | None = "",
     progress: Callable[[Progress], None] | None = None,
 ) -> Tuned:

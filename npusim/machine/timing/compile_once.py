@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from npusim.base.processes import is_helper, works_for_another
 from npusim.machine.timing.fast import library
 
 #: Seconds between two signs of life, and between two looks at the compiler.
@@ -44,9 +45,10 @@ def _complete() -> Path:
 def require() -> None:
     """Return when the engine is compiled; the first process of a machine compiles it, and says so.
 
-    Where the compiler fails Numba compiles at the first call, in this process.
+    Where the compiler fails Numba compiles at the first call, in this process. A helper's process
+    did this before it started the helper, which does not try again what failed there.
     """
-    if ready():
+    if ready() or is_helper():
         return
     with _locked():
         library.found.cache_clear()
@@ -68,7 +70,7 @@ def _compile() -> None:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        env=library.engine_of_children("numba"),
+        **library.compiler(),
     )
     begin = sign = time.monotonic()
     try:
@@ -97,9 +99,7 @@ def _locked() -> Iterator[None]:
 
 def _say_once(text: str) -> None:
     """Say it in a process that a user started; its workers wait as well, and one line is enough."""
-    from multiprocessing import parent_process  # noqa: PLC0415 - of use on a first run only
-
-    if parent_process() is None:
+    if not works_for_another():
         _say(text)
 
 

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from npusim.base.errors import ArgumentError
 from npusim.base.integers import IntArray, narrowed
+from npusim.base.processes import BEFORE_START
 from npusim.machine.device.parts import ENERGY
 from npusim.machine.device.spec import Device
 from npusim.machine.program.build import build
@@ -38,6 +39,16 @@ TIMELINE_LIMIT = 200_000
 TRACE_LIMIT = 4_000_000
 
 
+def _compiled() -> None:
+    """See to it that helpers find the engine compiled: all would compile it at once."""
+    from npusim.machine.timing import compile_once  # noqa: PLC0415 - as below
+
+    compile_once.require()
+
+
+BEFORE_START.append(_compiled)
+
+
 def new_l2(device: Device, engine: str, held: Held | None = None) -> L2:
     """An L2 for the kernels of one call, in the form ``engine`` works on.
 
@@ -46,9 +57,7 @@ def new_l2(device: Device, engine: str, held: Held | None = None) -> L2:
     """
     # Engines are imported when they are used: each needs a library that takes time to load.
     if engine == "fast":
-        from npusim.machine.timing import compile_once  # noqa: PLC0415
-
-        compile_once.require()
+        _compiled()
         from npusim.machine.timing.fast.l2 import FastL2  # noqa: PLC0415
 
         return FastL2(device.l2) if held is None else FastL2.of(device.l2, held)

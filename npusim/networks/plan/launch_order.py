@@ -209,11 +209,23 @@ class Formats:
         return value.repeats * Placed(value, format, self.times.c0).size_bytes
 
     def simulate(self, *, fixed: bool) -> None:
-        """Simulate the ways of all operations, in processes if there are several."""
-        computed = (operation for operation in self.step.operations if operation.core != VIEW)
+        """Simulate the ways of all operations, in processes if there are several.
+
+        Conversions that the ways may need are simulated too: whether they do is asked later.
+        """
         first = -1 if fixed else 0
-        ways = ((operation, way) for operation in computed for way in self.ways(operation)[first:])
-        self.times.all((operation.name, self.task(operation, way)) for operation, way in ways)
+        tasks: list[tuple[str, Task]] = []
+        read: dict[StoredValue, None] = {}
+        for operation in self.step.operations:
+            for way in self.ways(operation)[first:]:
+                read.update(dict.fromkeys(StoredValue(name, way[name]) for name in operation.reads))
+                if operation.core != VIEW:
+                    tasks.append((operation.name, self.task(operation, way)))
+        for name, format in read:
+            conversion = self.conversion(name, format)
+            if conversion is not None:
+                tasks.append((f"{name} to {format}", conversion))
+        self.times.all(tasks)
 
     def cost(self, name: str, format: str) -> float | None:
         """Microseconds to convert a value to a format."""

@@ -43,7 +43,7 @@ class Change(Struct, frozen=True, kw_only=True):
 def alternatives(
     step: StepResult,
     *,
-    jobs: int = 1,
+    jobs: int | None = None,
     store: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Alternatives:
@@ -153,7 +153,7 @@ def tried(
     request: StepRequest,
     change: Change,
     *,
-    jobs: int = 1,
+    jobs: int | None = None,
     store: str | Path | None = None,
 ) -> Alternative:
     """The step with a change; the reason where there is none."""
@@ -180,7 +180,7 @@ def _changed(
     step: StepResult,
     request: StepRequest,
     change: Change,
-    jobs: int,
+    jobs: int | None,
     store: str | Path | None,
 ) -> StepResult:
     """A whole new step with a change; of the same device it knows what was simulated before."""

@@ -171,7 +171,7 @@ def largest_batch(
     dtype: Any = "fp16",
     normalisation: Any = None,
     cards: int = 1,
-    jobs: int = 1,
+    jobs: int | None = None,
     store: str | Path | None = None,
     **options: Any,
 ) -> LargestBatch:

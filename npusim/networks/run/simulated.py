@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
+from math import prod
 from pathlib import Path
 
 from msgspec import Struct, field
@@ -78,8 +79,16 @@ class SimulatedTasks(OfLauncher, frozen=True):
             if what not in self.known:
                 names.setdefault(what, name)
         new = list(names)
+        if self.workers.jobs > 1:
+            new.sort(key=_effort, reverse=True)
         progress = self.launcher.options.progress
-        times = self.workers.each(self._attempt(), new, lambda what: f"operation {names[what]}")
+        times = self.workers.each(
+            self._attempt(),
+            new,
+            lambda what: f"operation {names[what]}",
+            kind=_computation,
+            shared=(self.launcher.options.machine,),
+        )
         for done, (place, timed) in enumerate(times, 1):
             self.known[new[place]] = timed
             if progress is not None:
@@ -87,13 +96,25 @@ class SimulatedTasks(OfLauncher, frozen=True):
 
     def _attempt(self) -> Attempt:
         # What takes reports of progress has long kernels simulated, whatever they take.
-        options = replace(self.launcher.options, progress=_ignored)
+        options = self.launcher.options
+        options = replace(options, device=options.machine, progress=_ignored)
         return Attempt(replace(self.launcher, options=options), self.store)
 
     def __getitem__(self, what: Task) -> Timed:
         if what not in self.known:
             self.known[what] = self._attempt()(what)
         return self.known[what]
+
+
+def _effort(what: Task) -> int:
+    """Roughly the instructions of a task: 16x16x16 multiply-adds, and 16 elements that move."""
+    macs = getattr(what.operation.layer, "macs", 0)
+    return macs // 16**3 + sum(prod(value.shape) for value in what.values) // 16
+
+
+def _computation(what: Task) -> Task:
+    """What tasks have in common whose candidates are the same, whatever the L2 holds."""
+    return what._replace(warm=())
 
 
 class SizedTask(Timed, frozen=True):

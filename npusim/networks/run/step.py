@@ -87,7 +87,7 @@ def step(
     dtype: Any = "fp16",
     normalisation: Any = None,
     cards: int = 1,
-    jobs: int = 1,
+    jobs: int | None = None,
     store: str | Path | None = None,
     **options: Any,
 ) -> StepResult:
@@ -140,7 +140,7 @@ def step(
 def time_step(
     request: StepRequest,
     *,
-    jobs: int = 1,
+    jobs: int | None = None,
     store: str | Path | None = None,
     known: Mapping[Task, Timed] | None = None,
     tuned: Collection[Task] = (),

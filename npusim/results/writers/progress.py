@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 #: Seconds after which a run is long enough to be told about.
 DELAY_S = 1.0
 
+#: Seconds between two pictures of a bar.
+_EVERY_S = 0.2
+
 #: Seconds between lines where there is no terminal.
 EVERY_S = 60.0
 
@@ -34,6 +37,7 @@ class Bar:
     def __init__(self, delay_s: float = DELAY_S, *, left: bool = False) -> None:
         self._delay_s, self._left = delay_s, left
         self._bar: Progress | None = None
+        self._drawn = 0.0
 
     def __enter__(self) -> Self:
         """Start the clock."""
@@ -65,6 +69,9 @@ class Bar:
             self._task = self._bar.add_task(text, completed=done, total=total, unit=unit)
             self._bar.start()
         self._bar.update(self._task, description=text, completed=done, total=total, unit=unit)
+        if now - self._drawn >= _EVERY_S:
+            self._drawn = now
+            self._bar.refresh()
 
 
 class ProgressBar(Bar):
@@ -90,6 +97,7 @@ def _bar(left: bool) -> Progress:
         *([progress.TimeRemainingColumn()] if left else []),
         console=Console(stderr=True),
         transient=True,
+        auto_refresh=False,  # by a thread, beside which no process can be copied
     )
 
 
@@ -97,9 +105,6 @@ T = TypeVar("T")
 
 #: Whether there is a bar already: the networks of a sweep have none of their own.
 _SHOWN: ContextVar[bool] = ContextVar("shown", default=False)
-
-#: Seconds between two pictures of the bar.
-_EVERY_S = 0.2
 
 
 @contextmanager

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from npusim import ops
+from npusim.base.workers import Workers
 from npusim.call.spec import spec
 from npusim.kernels.estimate import pipeline
 from npusim.kernels.estimate.work import Work
@@ -83,6 +84,49 @@ def test_a_compiler_that_fails_is_told(
     monkeypatch.setattr(compile_once, "_compile", lambda: None)
     compile_once.require()
     assert capsys.readouterr().err.endswith("it is compiled in this process\n")
+
+
+def test_a_helper_does_not_compile(no_engine: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process that started it did, or could not: all helpers would try it once more."""
+    monkeypatch.setattr(compile_once, "is_helper", lambda: True)
+    compile_once.require()
+    assert no_engine == []
+
+
+def test_what_starts_helpers_compiles_first(no_engine: list[str]) -> None:
+    assert dict(Workers(2).each(abs, [-1, -2], str)) == {0: 1, 1: 2}
+    assert no_engine == ["compiled"]
+
+
+def test_the_compiler_is_that_of_this_npusim(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Of a script beside npusim, and in a folder with another one.
+
+    It was another npusim that compiled, or none: "the compiler failed", in every process.
+    """
+    other = tmp_path / "npusim"
+    other.mkdir()
+    (other / "__init__.py").write_text("", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("NUMBA_CACHE_DIR", "cache")
+    library.folder.cache_clear()
+    code = (
+        "import npusim\nfrom npusim.machine.timing.fast import library\n"
+        "print(library.HERE, library.folder(), sep='\\n')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        **library.compiler(),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    here = [str(library.HERE), str(library.folder().absolute())]
+    library.folder.cache_clear()
+    assert done.stdout.splitlines() == here
+    assert here[1].startswith(str(tmp_path / "cache"))
 
 
 def test_a_process_waits_for_the_one_that_compiles(

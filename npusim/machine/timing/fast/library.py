@@ -54,6 +54,19 @@ def engine_of_children(engine: str) -> dict[str, str]:
     return os.environ | {SWITCH: engine}
 
 
+def compiler() -> dict[str, Any]:
+    """The folder and the environment of a process that compiles for this one.
+
+    It imports the npusim of this process, wherever that was found, and keeps what it compiles where
+    this process looks for it.
+    """
+    root = _PACKAGE.parent
+    path = os.pathsep.join(filter(None, (str(root), asked("PYTHONPATH"))))
+    cache = str(folder().parent.absolute())
+    changed = {"PYTHONPATH": path, "NUMBA_CACHE_DIR": cache}
+    return {"cwd": root, "env": engine_of_children("numba") | changed}
+
+
 def environment_of(root: Path) -> dict[str, str]:
     """The environment of a process that runs what lies in ``root``.
 
