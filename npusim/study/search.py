@@ -2,8 +2,8 @@
 
 Optuna proposes points and keeps what they gave. Every second proposal is a point beside one of the
 best so far, as long as there are any: that finds the ends of a front, which sampling leaves open.
-Points are measured as those of a sweep are, in processes and through the same store. A space with no
-more points than are to be looked at is swept, which needs no Optuna.
+Points are measured as those of a sweep are, in processes and through the same store. A space with
+no more points than are to be looked at is swept, which needs no Optuna.
 """
 
 from __future__ import annotations
