@@ -34,8 +34,9 @@ class Terminated(BaseException):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit status; ``argv`` is without the program's name."""
     words = list(sys.argv[1:] if argv is None else argv)
-    if argv is None:
+    if argv is None:  # before NumPy is imported
         collect_seldom()
+        _leave_out_threads(words)
     ensure_stream("stderr")
     if sys.stdout is None:  # closed by `>&-`
         return _fail("standard output is closed; redirect it to a file or to /dev/null", words)
@@ -64,6 +65,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             _drop_stdout()
         return _fail(_os_error_text(error) if isinstance(error, OSError) else str(error), words)
     return status
+
+
+def _leave_out_threads(words: Sequence[str]) -> None:
+    """Start no threads for products of arrays where a line computes none.
+
+    NumPy's library (OpenBLAS) starts one per processor as it is loaded, which takes a tenth of the
+    smallest run, and again in each process that this one starts.
+    """
+    if "run" not in words or "--timing-only" in words:
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 def _os_error_text(error: OSError) -> str:
