@@ -88,16 +88,25 @@ class _Imported:
     def __init__(self) -> None:
         self.anew = ""
         self._specs: dict[str, Any] = {}
+        self._count = 0
 
     def look(self) -> None:
         """Take another word where a module was imported anew since the last look."""
-        for name, module in [*sys.modules.items()]:
-            if not name.startswith("npusim."):
-                continue
-            spec = getattr(module, "__spec__", None)
-            if spec is not None and self._specs.setdefault(name, spec) is not spec:
-                self._specs[name] = spec
-                self.anew = uuid.uuid4().hex
+        modules = sys.modules
+        changed = [
+            name
+            for name, spec in self._specs.items()
+            if name in modules and getattr(modules[name], "__spec__", None) is not spec
+        ]
+        for name in changed:
+            self._specs[name] = getattr(modules[name], "__spec__", None)
+        if changed:
+            self.anew = uuid.uuid4().hex
+        if len(modules) != self._count:  # there may be further ones
+            self._count = len(modules)
+            for name, module in [*modules.items()]:
+                if name.startswith("npusim."):
+                    self._specs.setdefault(name, getattr(module, "__spec__", None))
 
 
 _imported = _Imported()

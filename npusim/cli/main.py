@@ -16,6 +16,7 @@ from typing import Any
 
 from npusim.base.errors import NpusimError, as_npusim_error, shown
 from npusim.base.records import collect_seldom
+from npusim.base.resources import leave_out_threads
 from npusim.base.streams import Output, OutputError, ensure_stream
 from npusim.cli.commands import COMMANDS, arranged_line, command_module
 from npusim.cli.completion import answer
@@ -36,7 +37,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     if argv is None:  # before NumPy is imported
         collect_seldom()
-        _leave_out_threads(words)
+        if "run" not in words or "--timing-only" in words:  # which compute no numbers
+            leave_out_threads()
     ensure_stream("stderr")
     if sys.stdout is None:  # closed by `>&-`
         return _fail("standard output is closed; redirect it to a file or to /dev/null", words)
@@ -65,16 +67,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             _drop_stdout()
         return _fail(_os_error_text(error) if isinstance(error, OSError) else str(error), words)
     return status
-
-
-def _leave_out_threads(words: Sequence[str]) -> None:
-    """Start no threads for products of arrays where a line computes none.
-
-    NumPy's library (OpenBLAS) starts one per processor as it is loaded, which takes a tenth of the
-    smallest run, and again in each process that this one starts.
-    """
-    if "run" not in words or "--timing-only" in words:
-        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 def _os_error_text(error: OSError) -> str:
