@@ -129,9 +129,9 @@ def test_the_switch_names_a_library_or_does_without(
 def test_a_library_of_other_sources_is_refused(tmp_path: Path) -> None:
     """It would take its arguments for others: times were wrong, and nothing said so."""
     stale = tmp_path / "engine-0123456789abcdef-linux-x86_64.so"
-    line = "run matmul --device tiny --m 16 --k 16 --n 16 --timing-only".split()
+    line = "run matmul --device tiny --m 16 --k 16 --n 16 --timing-only"
     done = subprocess.run(
-        [sys.executable, "-m", "npusim", *line],
+        [sys.executable, "-m", "npusim", *line.split()],
         env=library.engine_of_children(str(stale)),
         capture_output=True,
         text=True,
