@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import csv
+import os
+import subprocess
+import sys
 from pathlib import Path
 
-from tools.bench import history
+import pytest
+
+from tools.bench import commands, history
 
 
 def test_what_is_a_fifth_worse_is_called_so() -> None:
@@ -27,3 +32,13 @@ def test_the_table_has_the_figures_of_today(tmp_path: Path) -> None:
 
 def test_a_process_takes_cpu_time() -> None:
     assert history.seconds("-c", "sum(range(10**6))") > 0
+
+
+def test_a_command_runs_on_the_processors_that_it_is_given() -> None:
+    one = sorted(os.sched_getaffinity(0))[:1]
+    told = f"import os, sys; sum(range(10**6)); sys.exit(os.sched_getaffinity(0) != {{*{one}}})"
+    spent = commands.spent([sys.executable, "-c", told], one)
+    assert spent.cpu > 0
+    assert spent.wall > 0
+    with pytest.raises(subprocess.CalledProcessError):
+        commands.spent([sys.executable, "-c", "raise SystemExit(1)"], one)

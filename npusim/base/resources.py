@@ -35,6 +35,15 @@ def configs() -> Traversable:
     return inside if inside.is_dir() else Path(__file__).parents[2] / "configs"
 
 
+def leave_out_threads() -> None:
+    """Let NumPy, which is imported later, start no threads for products of arrays.
+
+    Its library (OpenBLAS) starts one per processor as it is loaded, which takes a tenth of the
+    smallest run, and again in each process that this one starts. The environment has the last word.
+    """
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+
 def user_cache() -> Path:
     """The folder of this user's cache, or one of temporary files where that cannot be written.
 

@@ -17,7 +17,6 @@ import yaml
 from msgspec import Struct, field
 
 from npusim.base.errors import CONTROL, ConfigError
-from npusim.base.integers import digits
 from npusim.base.records import replace
 
 
@@ -61,6 +60,9 @@ class YamlNode(Struct, frozen=True):
 
     def integer(self, least: int | None = None) -> int:
         """Return the number that decimal digits write, of at least ``least`` where it is given."""
+        # With it comes NumPy, which the words of a command line do without.
+        from npusim.base.integers import digits  # noqa: PLC0415
+
         value = digits(self.text())
         if value is None or (least is not None and value < least):
             limit = "" if least is None else f" of at least {least}"
@@ -178,15 +180,16 @@ def _composed(text: str) -> yaml.Node | None:
     """The root node of ``text``, by libyaml where that is built in, which is ten times as fast.
 
     It recurses without a limit: text that may nest deeply is left to Python's own loader, and so is
-    what it refuses, for the words of the error.
+    what it refuses, for the words of the error. Both are loaders of plain text: others look for a
+    type of each value, which nobody asks for and which takes as long again.
     """
     shallow = len(text) <= _SHALLOW_CHARACTERS and all(
         text.count(mark) <= _SHALLOW_MARKS for mark in ("[", "{", "- -", "- ?", "? -", "? ?")
     )
-    if shallow and hasattr(yaml, "CSafeLoader"):
+    if shallow and hasattr(yaml, "CBaseLoader"):
         with suppress(yaml.YAMLError):
-            return yaml.compose(text, Loader=yaml.CSafeLoader)
-    return yaml.compose(text, Loader=yaml.SafeLoader)
+            return yaml.compose(text, Loader=yaml.CBaseLoader)
+    return yaml.compose(text, Loader=yaml.BaseLoader)
 
 
 def _error(file: str, line: int, path: str, message: str) -> ConfigError:

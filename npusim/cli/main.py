@@ -16,6 +16,7 @@ from typing import Any
 
 from npusim.base.errors import NpusimError, as_npusim_error, shown
 from npusim.base.records import collect_seldom
+from npusim.base.resources import leave_out_threads
 from npusim.base.streams import Output, OutputError, ensure_stream
 from npusim.cli.commands import COMMANDS, arranged_line, command_module
 from npusim.cli.completion import answer
@@ -34,8 +35,10 @@ class Terminated(BaseException):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit status; ``argv`` is without the program's name."""
     words = list(sys.argv[1:] if argv is None else argv)
-    if argv is None:
+    if argv is None:  # before NumPy is imported
         collect_seldom()
+        if "run" not in words or "--timing-only" in words:  # which compute no numbers
+            leave_out_threads()
     ensure_stream("stderr")
     if sys.stdout is None:  # closed by `>&-`
         return _fail("standard output is closed; redirect it to a file or to /dev/null", words)

@@ -18,7 +18,7 @@ from npusim.machine.device.config import figures
 from npusim.machine.device.spec import Device
 from npusim.networks.network import RESULTS
 from npusim.results.facts.fact import names_of
-from npusim.results.facts.number_text import percent_text
+from npusim.results.facts.number_text import counted, percent_text
 from npusim.results.facts.point import COSTS, DESIGN, TIMES, PointFact
 from npusim.results.facts.point import GOALS as POINT_GOALS
 from npusim.results.facts.tables import DataFrame, frame
@@ -210,7 +210,7 @@ class Exploration(Tabled):
     """Points in the order in which they were looked at; all ``goals`` are better when smaller.
 
     Points beyond one of ``limits`` are not on the front. ``searched`` is the ``optuna.Study``
-    behind it, for Optuna's own plots and tools.
+    behind it, for Optuna's own plots and tools; None where all points were measured without Optuna.
     """
 
     study: Study
@@ -323,15 +323,21 @@ class Exploration(Tabled):
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
-        """Sentences on what the front does not say: figures that cost nothing in any goal."""
+        """Sentences on what the front does not say.
+
+        That no other point is left, and which figures cost nothing in any goal.
+        """
+        notes = []
+        if len(self.points) == len(self.study):
+            notes.append(f"all {counted(len(self.points), 'point')} were measured")
         formulas = [*map(goal, self.goals), *map(limit, self.limits)]
         names = ", ".join(unpriced(self.study, formulas))
-        if not names:
-            return ()
-        return (
-            f"{names}: no goal or limit prices it, so that the best value for the time costs "
-            "nothing; keep in mind what the hardware would take",
-        )
+        if names:
+            notes.append(
+                f"{names}: no goal or limit prices it, so that the best value for the time costs "
+                "nothing; keep in mind what the hardware would take"
+            )
+        return tuple(notes)
 
     @cached_property
     def table(self) -> DataFrame:

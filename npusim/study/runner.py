@@ -103,27 +103,42 @@ def sweep(
     if jobs is not None:
         check_jobs(jobs)
     with opened(store, "sweeps") as points, in_notebooks(progress, of_points) as shown:
-        probed(space, points)
-        values: Known = {}
-        settings = [Split.of(setting, values) for setting in space.points()]
-        keys = [key_of(parts.content) for parts in settings]
-        measured: dict[str, MeasuredPoint] = {}
-        for key in dict.fromkeys(keys):
-            stored = stored_point(points, key)
-            if stored is not None:
-                measured[key] = stored
-        missing = {
-            key: parts for key, parts in zip(keys, settings, strict=True) if key not in measured
-        }
-        total = len(set(keys))
-        stored_count = len(measured)
         report = shown or (lambda done, total, known: None)
-        report(stored_count, total, stored_count)
-        for batch in _measured(missing, scheduler, jobs or cpus(), runs_beside(store)):
-            keep_points(points, batch.items())
-            measured |= batch
-            report(len(measured), total, stored_count)
-    return SweepResult(study=space, measured=tuple(measured[key] for key in keys))
+        probed(space, points)
+        runs = runs_beside(store)
+        measured = measure_all(space, points, scheduler, job_count(jobs), runs, report)
+    return SweepResult(study=space, measured=measured)
+
+
+def measure_all(
+    space: Study,
+    points: Store,
+    scheduler: str | None,
+    jobs: int,
+    runs: Runs,
+    report: Progress,
+) -> tuple[MeasuredPoint, ...]:
+    """Every point of a study in its order; those that ``points`` lacks are measured and kept there.
+
+    ``runs`` is the file of runs of kernels, and ``report`` is told of points that are done.
+    """
+    values: Known = {}
+    settings = [Split.of(setting, values) for setting in space.points()]
+    keys = [key_of(parts.content) for parts in settings]
+    measured: dict[str, MeasuredPoint] = {}
+    for key in dict.fromkeys(keys):
+        stored = stored_point(points, key)
+        if stored is not None:
+            measured[key] = stored
+    missing = {key: parts for key, parts in zip(keys, settings, strict=True) if key not in measured}
+    total = len(set(keys))
+    stored_count = len(measured)
+    report(stored_count, total, stored_count)
+    for batch in _measured(missing, scheduler, jobs, runs):
+        keep_points(points, batch.items())
+        measured |= batch
+        report(len(measured), total, stored_count)
+    return tuple(measured[key] for key in keys)
 
 
 def study_of(
@@ -364,11 +379,6 @@ def failure(error: Exception) -> MeasuredPoint:
     """The entry of a point that failed; one that lacked memory may pass another time."""
     passing = isinstance(error, PassingError | MemoryError)
     return MeasuredPoint({}, f"{type(error).__name__}: {error}", passing)
-
-
-def cpus() -> int:
-    """Processes that share the work where nobody says how many."""
-    return job_count(None)
 
 
 def here(chunks: Iterator[Chunk], jobs: int | None, runs: Runs = None) -> Iterator[Done]:

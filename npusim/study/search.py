@@ -2,7 +2,8 @@
 
 Optuna proposes points and keeps what they gave. Every second proposal is a point beside one of the
 best so far, as long as there are any: that finds the ends of a front, which sampling leaves open.
-Points are measured as those of a sweep are, in processes and through the same store.
+Points are measured as those of a sweep are, in processes and through the same store. A space with
+no more points than are to be looked at is swept, which needs no Optuna.
 """
 
 from __future__ import annotations
@@ -19,21 +20,26 @@ from typing import Any
 
 from npusim.base.errors import ArgumentError, told_as
 from npusim.base.resources import optional
-from npusim.base.workers import check_jobs
+from npusim.base.workers import check_jobs, job_count
 from npusim.results.writers.progress import in_notebooks, of_points
 from npusim.reuse.store import Store, opened
 from npusim.study.formula import goal, limit
 from npusim.study.points import MeasuredPoint, keep_points, key_of, runs_beside, stored_point
 from npusim.study.result import Exploration, unbeaten, values_of
-from npusim.study.runner import Chunk, Progress, here, probed, study_of
+from npusim.study.runner import Chunk, Progress, here, measure_all, probed, study_of
 from npusim.study.space import Study, check_goals
 from npusim.study.subject import Known, Row, Setting, Split
 
 #: Points that are looked at where nothing else is said.
 TRIALS = 100
 
-#: Points that Optuna may propose again, one after another, before the next that is left is taken.
+#: Known points that Optuna may propose, one after another, before a new one is taken without it.
+#: It does not notice that a point is known, and each of its proposals takes longer the more it was
+#: told: after that many it may propose half as many the next time.
 _AGAIN = 10
+
+#: Points of the whole space that are drawn before the first that is left is taken.
+_DRAWN = 100
 
 Point = tuple[str, ...]
 
@@ -64,13 +70,14 @@ def explore(
     as "area_mm2<=60", which points of the front keep.
 
     ``trials`` points are looked at (default: the file's, else 100), those that an exploration
-    continued from ``storage`` has looked at not counted; a study of fewer points is measured whole.
-    ``storage`` is a file, or a URL such as "sqlite:///explored.db", which Optuna's
+    continued from ``storage`` has looked at not counted; a study of no more points is measured
+    whole, in order. ``storage`` is a file, or a URL such as "sqlite:///explored.db", which Optuna's
     own tools open; there the exploration is called ``name`` (default: by its content).
 
     With ``jobs=1`` the same ``seed`` gives the same points. A point that the device refuses is kept
     with its error. Raises ``ConfigError`` or ``ArgumentError`` before the first point where a name,
-    a value, a goal or a device is wrong; ``ArgumentError`` without Optuna (extra ``study``).
+    a value, a goal or a device is wrong; ``ArgumentError`` without Optuna (extra ``study``), which
+    only a study that is measured whole, and not kept in a ``storage``, does without.
     """
     space = study_of(study, network, operator, device, vary, "grid", options)
     small = check_goals(goals or space.goals or ("time_us", "area_mm2"))
@@ -84,6 +91,15 @@ def explore(
     with opened(store, "sweeps") as points, in_notebooks(progress, of_points) as shown:
         report = shown or (lambda done, total, known: None)
         _require(sorted(columns), probed(space, points), space)
+        if count >= len(space) and not storage:
+            measured = measure_all(space, points, None, job_count(jobs), runs_beside(store), report)
+            return Exploration(
+                study=space,
+                goals=small,
+                limits=limits,
+                points=tuple(zip(space.points(), measured, strict=True)),
+                searched=None,
+            )
         with _optuna_study(space, small, limits, seed, storage, name) as optuna_study:
             search = _Search(space, small, limits, points, optuna_study, seed)
             total = min(count, len(space) - len(search.measured))
@@ -141,7 +157,9 @@ def _optuna_study(
     place = str(storage)
     url = place if "://" in place else f"sqlite:///{place}"
     with ExitStack() as opened:
-        broken = (OSError, import_module("sqlalchemy.exc").SQLAlchemyError)
+        broken: tuple[type[Exception], ...] = (OSError,)
+        if place:  # without one, a database need not be loaded
+            broken = (*broken, import_module("sqlalchemy.exc").SQLAlchemyError)
         with told_as(ArgumentError, f"the storage {place!r} cannot be used: ", broken):
             database = _database(optuna, url, opened) if place else None
             study = optuna.create_study(
@@ -215,6 +233,10 @@ class _Search:
         #: Points that were looked at, and trials of Optuna that are being measured, by number.
         self.measured: dict[Point, MeasuredPoint] = {}
         self.pending: dict[int, tuple[Any, Point]] = {}
+        #: Known points that Optuna may propose before a new one is taken without it, and where it
+        #: comes from: in turns from beside the best points and from the whole space.
+        self.again = _AGAIN
+        self.anywhere = False
         #: How many this search has looked at, and how many of them the store had.
         self.looked = 0
         self.from_store = 0
@@ -283,12 +305,16 @@ class _Search:
             point = self._beside()
             if point is not None:
                 return self._ask(point)
-        for _ in range(_AGAIN):
+        for _ in range(self.again):
             trial, proposed = self._ask(None)
             if self._is_new(proposed):
+                self.again = min(2 * self.again, _AGAIN)
                 return trial, proposed
             self._tell_optuna(trial, self.measured.get(proposed))
-        point = self._beside() or next(self._new_points(), None)
+        self.again = max(self.again // 2, 1)
+        point = None if self.anywhere else self._beside()
+        self.anywhere = not self.anywhere
+        point = point or self._drawn()
         return None if point is None else self._ask(point)
 
     def _ask(self, point: Point | None) -> tuple[Any, Point]:
@@ -309,6 +335,14 @@ class _Search:
         """The points of the space that are new, in order."""
         space = product(*(axis.values for axis in self.space.axes))
         return (point for point in space if self._is_new(point))
+
+    def _drawn(self) -> Point | None:
+        """A new point from anywhere; None where none is left."""
+        for _ in range(_DRAWN):
+            point = tuple(self.random.choice(axis.values) for axis in self.space.axes)
+            if self._is_new(point):
+                return point
+        return next(self._new_points(), None)
 
     def _beside(self) -> Point | None:
         """A new point one step from a point that none beats, or two steps; None without one."""

@@ -61,10 +61,22 @@ def test_the_command_has_a_second_name() -> None:
 
 
 def test_importing_the_entry_point_is_light() -> None:
-    heavy = ("rich", "pandas", "matplotlib", "npusim.cli.run")
+    heavy = ("rich", "pandas", "matplotlib", "numpy", "npusim.cli.run")
     code = f"import sys, npusim.cli.main; print([m for m in {heavy} if m in sys.modules])"
     done = _python(code=code)
     assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs the threads in /proc")
+@pytest.mark.parametrize("line", ["net alexnet", "run matmul --m 16 --k 16 --n 16 --timing-only"])
+def test_a_line_that_computes_no_numbers_starts_no_threads(line: str, tmp_path: Path) -> None:
+    """NumPy's library would start one for each further processor."""
+    words = ["npusim", *line.split(), "--device", "ascend910b2"]
+    code = (
+        f"import os, sys; sys.argv = {words}; from npusim.cli.main import main; main(); "
+        "print(len(os.listdir('/proc/self/task')), 'numpy' in sys.modules)"
+    )
+    assert _python(code=code).stdout.splitlines()[-1] == "1 True"
 
 
 def test_help_names_every_command(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:

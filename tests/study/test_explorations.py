@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -72,12 +73,29 @@ def test_half_of_the_points_find_the_front_of_all(
     assert len(front) >= 5
 
 
-def test_a_study_of_few_points_is_measured_whole() -> None:
-    found = explored(trials=50, goals=["time_us", "energy_uj", "area_mm2"])
-    assert len(found.points) == 6
+def test_a_study_of_few_points_is_measured_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every point once, in order, without Optuna: a sweep finds the same."""
+    monkeypatch.setitem(sys.modules, "optuna", None)  # an import of it fails
+    found = explored(trials=6, goals=["time_us", "energy_uj", "area_mm2"])
+    assert [setting for setting, _ in found.points] == list(found.study.points())
+    swept = npusim.sweep(vary=SMALL, store=None, jobs=1, **PRODUCT)
+    assert [measured for _, measured in found.points] == list(swept.measured)
+    assert found.searched is None
+    assert "all 6 points were measured" in found.notes
     assert list(found.frame.columns[:2]) == ["groups", "memories.L1.size"]
     assert found.frame["front"].sum() == len(found.front)
     assert not found.frame["error"].any()
+    with pytest.raises(ArgumentError, match="explore needs Optuna"):
+        explored(trials=5)
+
+
+def test_optuna_is_not_asked_for_ever_for_points_that_are_known() -> None:
+    """It proposes the best of 50 points again and again: 175 times with ten tries for each new."""
+    first, again = (explored(FEWER, trials=48, seed=0) for _ in range(2))
+    assert len({tuple(setting.items()) for setting, _ in first.points}) == 48
+    assert 48 < len(first.searched.trials) <= 2.5 * 48
+    assert first.points == again.points
+    assert not any("points were measured" in note for note in first.notes)
 
 
 def test_a_seed_says_which_points_are_looked_at() -> None:

@@ -28,7 +28,7 @@ from tools.bench.figures import CATALOGUE, PEERS, Figure, Settings
 ROOT = Path(__file__).parents[2]
 
 #: Seconds after which a benchmark is ended, whatever it does.
-PATIENCE = 600
+PATIENCE = 3600
 
 #: Lines of a failed benchmark's standard error that are shown.
 LAST = 8

@@ -20,6 +20,12 @@ CATALOGUE = {
     "designs": ("tools.bench.designs", "designs"),
     "network": ("tools.bench.processes", "network"),
     "startup": ("tools.bench.processes", "startup"),
+    "networks": ("tools.bench.commands", "networks"),
+    "studies": ("tools.bench.commands", "studies"),
+    "validation": ("tools.bench.commands", "validation"),
+    "starts": ("tools.bench.commands", "starts"),
+    "proofs": ("tools.bench.commands", "proofs"),
+    "gradient_proofs": ("tools.bench.commands", "gradient_proofs"),
     "scalesim": ("tools.bench.peer_scalesim", "scalesim"),
     "zigzag": ("tools.bench.peer_zigzag", "zigzag"),
 }

@@ -70,7 +70,7 @@ def build_device(sources: tuple[Source, ...]) -> Device:
 
 def figures(device: Device) -> dict[str, DeviceFigure]:
     """Return every figure of ``device`` by dotted path, unstated defaults included."""
-    return {".".join(figure.keys): figure for figure in _walk(device, ())}
+    return dict(_figures_of(device))
 
 
 #: The device that was asked last for its figures, of which a study makes many variants, and these.
@@ -80,7 +80,8 @@ _walked: list[tuple[Device, dict[str, DeviceFigure]]] = []
 def _figures_of(device: Device) -> dict[str, DeviceFigure]:
     """``figures``, which nobody may change here."""
     if not _walked or _walked[0][0] is not device:
-        _walked[:] = [(device, figures(device))]
+        walked = {".".join(figure.keys): figure for figure in _walk(device, ())}
+        _walked[:] = [(device, walked)]
     return _walked[0][1]
 
 

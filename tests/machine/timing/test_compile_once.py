@@ -170,6 +170,22 @@ def test_the_switch_names_a_library_or_does_without(
     library.found.cache_clear()
 
 
+def test_a_library_of_other_sources_is_refused(tmp_path: Path) -> None:
+    """It would take its arguments for others: times were wrong, and nothing said so."""
+    stale = tmp_path / "engine-0123456789abcdef-linux-x86_64.so"
+    line = "run matmul --device tiny --m 16 --k 16 --n 16 --timing-only"
+    done = subprocess.run(
+        [sys.executable, "-m", "npusim", *line.split()],
+        env=library.engine_of_children(str(stale)),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"npusim: error: NPUSIM_ENGINE is '{stale}', which was not")
+    assert f"npusim.ahead {tmp_path}` compiles it anew" in done.stderr
+
+
 def test_what_is_not_contiguous_is_refused() -> None:
     words: list[int] = []
     library.flatten((np.zeros((2, 3), np.int64), (True, 7)), words)

@@ -210,7 +210,7 @@ def test_a_library_that_comes_later_is_used(monkeypatch: pytest.MonkeyPatch) -> 
     """A process that has asked before, and then waits for the compiler."""
     monkeypatch.setattr(library, "found", lambda: None)
     assert library.entry(_idle) is None
-    monkeypatch.setattr(library, "found", lambda: Path("engine-that-came-later.so"))
+    monkeypatch.setattr(library, "found", lambda: Path(library.name("generic")))
     monkeypatch.setattr(library, "CDLL", lambda _: {"_idle": _Inside()})
     call = library.entry(_idle)
     assert call is not None

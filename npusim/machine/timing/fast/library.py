@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from npusim.base.errors import ArgumentError
 from npusim.base.resources import user_cache
 
 HERE = Path(__file__).parent
@@ -173,13 +174,22 @@ def found() -> Path | None:
 
 @cache
 def _loaded(file: Path) -> CDLL:
+    """A library; ``ArgumentError`` for one of other sources, whose arguments are others."""
+    if digest() not in file.name:  # of those that are looked for it is part of the name
+        raise ArgumentError(
+            f"{SWITCH} is {str(file)!r}, which was not compiled from these sources (its name would "
+            f"begin with engine-{digest()}): what it computes would be wrong; `python -m "
+            f"npusim.ahead {file.parent}` compiles it anew, and without the variable npusim finds "
+            "its own"
+        )
     return CDLL(str(file))
 
 
 def entry(function: Callable[..., None]) -> Callable[..., None] | None:
     """``function`` as the library has it; None without a library.
 
-    It takes arrays of numbers and of records, integers, and named tuples of them.
+    It takes arrays of numbers and of records, integers, and named tuples of them. Raises
+    ``ArgumentError`` where NPUSIM_ENGINE names a library of other sources.
     """
     file = found()  # in a process that waited for it there was none before
     if file is None:
