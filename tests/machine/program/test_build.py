@@ -148,12 +148,28 @@ def accumulate(s: Script, k: Language, u: Any) -> None:
         k.data_move(s.y.at(0, 512), kept.at(0, 512), FP16)
 
 
+class Resident(Script):
+    """One slot is loaded once in a run; every unit loads another and adds it to what it loads."""
+
+    def buffers(self, k: Language) -> None:
+        super().buffers(k)
+        self.kept = k.buffer("UB", (512,), None, name="kept")
+
+    def emit(self, k: Language, u: Any) -> None:
+        kept = self.kept.next() if u.first else self.kept.last()
+        if u.first:
+            k.data_move(kept.at(0, 512), self.x.at(0, 512), FP16)
+        ub = self.ub.next()
+        k.data_move(ub.at(0, 512), self.x.at(0, 512), FP16)
+        k.vec_binary("add", ub.at(0, 512), ub.at(0, 512), kept.at(0, 512), FP16)
+
+
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The templates that linking resolves from now on, once per state they meet."""
     resolved: list[int] = []
     resolve = Linker._resolve
 
-    def counting(linker: Linker, template: int, state: State) -> int:
+    def counting(linker: Linker, template: int, state: State) -> Any:
         resolved.append(template)
         return resolve(linker, template, state)
 
@@ -176,6 +192,14 @@ def test_a_slot_kept_over_many_units_is_resolved_a_few_times(
     assert variants <= 6
     assert len(resolved) <= 8  # the slot not in use grows older, and nobody asks for its age
     assert took < 10
+
+
+def test_an_operand_that_stays_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    resolved = counted(monkeypatch)
+    _, variants = seconds(Resident(kept_over(5_000, [0] * 20_000)))
+    assert variants <= 6
+    # 10,000 where the load of what stays grew older with every unit.
+    assert len(resolved) <= 12
 
 
 def test_cores_with_equal_units_are_resolved_once(monkeypatch: pytest.MonkeyPatch) -> None:
