@@ -112,11 +112,17 @@ class Helper:
             see_to()
         self._begun = time.perf_counter()
         self._process: subprocess.Popen[bytes] | None = None
-        self.connection, theirs = Pipe()
         with _uninterrupted():
             ensure_stream("stdout")
             ensure_stream("stderr")
-            self._pid = self._copied(answer, theirs) or self._started(answer, theirs)
+            self.connection, theirs = Pipe()
+            self._pid = self._copied(answer, theirs)
+            if not self._pid:
+                # A copy that is not taken may have said by the first connection that it started.
+                self.connection.close()
+                theirs.close()
+                self.connection, theirs = Pipe()
+                self._pid = self._started(answer, theirs)
         theirs.close()
         _State.ends.add(self.connection)
         # Also where nobody ends it: when this is forgotten, and at the end of this process.

@@ -56,9 +56,10 @@ def test_a_process_with_one_thread_is_copied(words: Sequence[str], is_copy: bool
 def test_threads_that_python_does_not_know_are_a_reason_against_a_copy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(processes, "_threads", lambda: 2)
     monkeypatch.setattr(processes._State, "has_foreign_threads", False)
     monkeypatch.setattr(threading, "active_count", lambda: 1)
+    is_late = partial(time.sleep, 0.2)  # the copy says that it has started before it is looked at
+    monkeypatch.setattr(processes, "_threads", lambda: (is_late(), 2)[1])
     assert dict(Workers(2).each(math.sqrt, [1.0, 4.0], str)) == {0: 1.0, 1: 2.0}
     assert processes._State.has_foreign_threads == (sys.platform == "linux")
     assert processes.start_seconds(2) == processes._State.fresh_s
