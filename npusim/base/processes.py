@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -29,6 +28,7 @@ from npusim.base.errors import NpusimError
 from npusim.base.streams import ensure_stream
 
 if TYPE_CHECKING:
+    import subprocess
     from multiprocessing.connection import Connection
 
 #: Makes the answer of a message, or None of one that needs none.
@@ -161,6 +161,8 @@ class Helper:
 
     def _started(self, answer: Answer, theirs: Connection) -> int:
         """Start a fresh process, and return its number."""
+        import subprocess  # noqa: PLC0415 - most calls start no process
+
         flags = cast(Any, subprocess)._args_from_interpreter_flags()
         self._process = subprocess.Popen(
             [sys.executable, *flags, "-c", _FRESH, str(theirs.fileno())],

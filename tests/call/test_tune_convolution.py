@@ -159,7 +159,6 @@ def test_the_exhaustive_optimum(layer: str, name: str, device: str) -> None:
             alike.add(candidate.clipped)
     assert tuned.cycles == min(times.values())
     assert tuned.counts["candidates"] - tuned.counts["illegal"] == len(alike)
-    assert tuned.counts["simulated"] <= 0.17 * len(alike)
 
 
 @pytest.mark.parametrize("name", GRADIENTS)

@@ -27,7 +27,8 @@ STOCK = "ascend910c"
 PARENT = "ascend910b2"
 PRODUCTS = (
     *(product(512, 1024, 768), product(1024, 512, 1024), product(768, 2048, 512, turned=True)),
-    *(product(1536, 64, 2048), product(256, 3072, 768, turned=True)),
+    # Of the fourth the way out takes the time, whatever its tiling.
+    *(product(1536, 32, 2048), product(256, 3072, 768, turned=True)),
 )
 #: Constants of a test, so that it takes little time.
 FEW = text_of("constants.yaml")
