@@ -28,7 +28,9 @@ from npusim.machine.program.build import build
 from npusim.machine.program.kernel import Kernel, Least
 from npusim.machine.program.program import Program
 from npusim.machine.timing.bounds import link_bounds
+from npusim.machine.timing.fast.l2 import FastL2
 from npusim.machine.timing.fast.path import NONE, Alone, Once
+from npusim.machine.timing.fast.tables import Tables
 from npusim.machine.timing.outcome import L2
 from npusim.machine.timing.run import launch_cycles, new_l2, time_cycles
 from npusim.machine.timing.trace import core_starts
@@ -119,10 +121,12 @@ Changes = Mapping[str, Any]
 class Found(NamedTuple):
     """Finding on a candidate: cycles with every launch, or why it cannot run.
 
-    ``gm_bytes`` are read from or written to global memory by all cores.
+    ``alike`` names what an engine sees of it: two candidates with the same are one. ``gm_bytes``
+    are read from or written to global memory by all cores.
     """
 
     cycles: int = 0
+    alike: str = ""
     reason: str = ""
     gm_bytes: int = 0
 
@@ -191,7 +195,10 @@ class TuningProblem(Struct, frozen=True, dict=True):
             return Found(reason=str(error))
         before, l2 = self._before(candidate.before)
         moved = sum(n for (src, dst, _), n in built.moves.items() if "GM" in (src, dst))
-        return Found(before + cycles_of(built, copy.deepcopy(l2)), gm_bytes=moved)
+        own_l2 = copy.deepcopy(l2)
+        assert isinstance(own_l2, FastL2)
+        seen = f"{Tables(built, own_l2).digest()} {launch_cycles(built)} {len(candidate.before)}"
+        return Found(before + cycles_of(built, own_l2), seen, gm_bytes=moved)
 
     def _least(self, built: Program) -> int:
         """A lower bound on the cycles of a program with its launch."""

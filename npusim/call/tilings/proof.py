@@ -32,10 +32,12 @@ from npusim.machine.program.kernel import Kernel
 from npusim.reuse.store import Store
 
 #: States of a candidate. "pruned": its bound is above the best time; "open": the budget ended.
+#: "same" was simulated and runs like another candidate, and counts for none.
 SIMULATED = "simulated"
 PRUNED = "pruned"
 ILLEGAL = "illegal"
 OPEN = "open"
+SAME = "same"
 
 #: Candidates simulated in one step, which is the same for any number of processes.
 _AT_ONCE = 8
@@ -116,6 +118,7 @@ class BestFirstSearch:
     def __post_init__(self) -> None:
         self._heap: list[tuple[int, int]] = []  # bound, row
         self._places: dict[Kernel, int] = {}  # of rows, by what is left of their tilings
+        self._runs_like: dict[str, int] = {}  # rows by what an engine sees
         self._best: int | float = inf
         self.simulated = 0
         self.begun = time.monotonic()
@@ -212,7 +215,7 @@ class BestFirstSearch:
                 continue
             row.cycles = finding.cycles
             row.gm_bytes = finding.gm_bytes
-            row.state = SIMULATED
+            row.state = SIMULATED if self._runs_like.setdefault(finding.alike, i) == i else SAME
             self._best = min(self._best, finding.cycles)
             self.simulated += 1
         self._tell()

@@ -22,6 +22,7 @@ from npusim.call.tilings.proof import (
     ILLEGAL,
     OPEN,
     PRUNED,
+    SAME,
     SIMULATED,
     BestFirstSearch,
     Budget,
@@ -121,10 +122,13 @@ class Tuned(Answer, Struct, frozen=True, dict=True):
 
     @cached_property
     def counts(self) -> Counts:
-        """Candidates in all, and how many of them are in which state."""
+        """Candidates in all, and how many of them are in which state.
+
+        Those that run like others ("same") were simulated, and are none of the candidates.
+        """
         states = Counter(row.state for row in self.rows)
-        return {"candidates": sum(states.values())} | {
-            state: states[state] for state in (SIMULATED, PRUNED, ILLEGAL, OPEN)
+        return {"candidates": sum(states.values()) - states[SAME]} | {
+            state: states[state] for state in (SIMULATED, SAME, PRUNED, ILLEGAL, OPEN)
         }
 
     def fit(self, row: TilingRow) -> Fit:
@@ -143,7 +147,7 @@ class Tuned(Answer, Struct, frozen=True, dict=True):
         import pandas as pd  # noqa: PLC0415 - it takes as long to load as a small search
 
         rows = sorted(
-            self.rows,
+            (row for row in self.rows if row.state != SAME),
             key=lambda row: (row.state != SIMULATED, row.state == ILLEGAL, row.lower_bound),
         )
         records = []
@@ -246,7 +250,8 @@ def _verdict(tuned: Tuned) -> list[str]:
     if original is not None and original.cycles > tuned.cycles:
         best += f"; as it was given {original.cycles:,} ({original.cycles / tuned.cycles:.2f}x)"
     looked = (
-        f"{counts[SIMULATED]:,} simulated, {counts[PRUNED]:,} ruled out by bounds, "
+        f"{counts[SIMULATED]:,} simulated and {counts[SAME]:,} that run like these, "
+        f"{counts[PRUNED]:,} ruled out by bounds, "
         f"{counts[ILLEGAL]:,} do not run; "
         f"{tuned.seconds:.1f}\u00a0s"
     )
