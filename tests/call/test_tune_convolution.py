@@ -153,10 +153,10 @@ def test_the_exhaustive_optimum(layer: str, name: str, device: str) -> None:
     assert tuned.proved
     times, alike = {}, set()
     for candidate in (kernel, *some):
-        bound = tuned.problem.bound(candidate)
-        if not bound.reason:
-            times[candidate] = tuned.problem.time(candidate).cycles
-            alike.add(candidate.clipped)
+        finding = tuned.problem.time(candidate)
+        if not finding.reason:
+            times[candidate] = finding.cycles
+            alike.add(finding.alike)
     assert tuned.cycles == min(times.values())
     assert tuned.counts["candidates"] - tuned.counts["illegal"] == len(alike)
 
