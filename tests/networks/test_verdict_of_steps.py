@@ -276,8 +276,9 @@ def test_several_processes_explain_a_step_alike(
 
 
 def test_what_changes_of_figures_simulated_is_not_tried_again(block: Workload) -> None:
-    asked = {"device": "tiny", "batch": 64, "passes": "forward"}
-    result, other = (npusim.step(block, **asked) for _ in range(2))
+    result, other = (
+        npusim.step(block, device="tiny", batch=64, passes="forward") for _ in range(2)
+    )
     assert other.verdict is not None
     assert other.replay is not None
     assert other.replay.known_us, "trials"
