@@ -98,7 +98,7 @@ def _explain_step(arguments: argparse.Namespace) -> None:
             return
 
         def tried(done: int, total: int) -> None:
-            progress("what if", "figures", done, total)
+            progress("what if", "operations", done, total)
 
         explanation = result.explain(what_if=arguments.what_if, progress=tried)
     print_result(explanation, arguments.json)

@@ -52,7 +52,7 @@ from npusim.machine.timing.trace import (
     are_usual,
 )
 from npusim.reuse.answers import Answers
-from npusim.reuse.programs import content
+from npusim.reuse.programs import content, varied_program_of
 from npusim.reuse.tracked_device import Name, TrackedDevice, names_of
 
 #: Bytes of the largest content that is kept; L2s of very small blocks are simulated anew.
@@ -268,7 +268,8 @@ class Again:
 
     ``figures`` are those its time rests on. Programs are kept by structure, so that variants which
     differ in figures only pay for what these figures cost; those of the call's own structure are
-    built for its ``device``, from which variants differ least. Holds no arrays.
+    built for its ``device``, from which variants differ least, or taken over from the call. Holds
+    no arrays.
     """
 
     steps: tuple[Step, ...]
@@ -281,6 +282,10 @@ class Again:
     def __repr__(self) -> str:
         """One line: steps and figures."""
         return f"<Again: {len(self.steps)} steps, {len(self.figures)} figures>"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but the programs: another process takes less time to build than to read them."""
+        return {**vars(self), "_built": {}}
 
     def time_us(self, device: Device) -> float:
         """Microseconds on ``device``."""
@@ -362,7 +367,7 @@ class Again:
     def _program(self, place: int, kernel: Kernel, device: Device) -> Program:
         key = place, structure(device, kernel.roles)
         if key not in self._built and key[1] == structure(self.device, kernel.roles):
-            self._built[key] = build(kernel, self.device, self.groups)
+            self._built[key] = varied_program_of(kernel, self.device, self.groups)
         alike = self._built.get(key)
         program = recosted(alike, device) if alike is not None else None
         if program is None:

@@ -7,6 +7,7 @@ from npusim.machine.device.spec import Device
 from npusim.machine.program.build import build
 from npusim.machine.program.kernel import Kernel
 from npusim.machine.program.program import Program
+from npusim.machine.program.recost import structure
 from npusim.reuse.answers import Answers
 from npusim.reuse.tracked_device import TrackedDevice, names_of
 
@@ -49,3 +50,14 @@ def program_of(kernel: Kernel, device: Device, groups: tuple[int, ...]) -> Progr
         answers.keep(key, device, names_of(program.device), program)
         return program
     return stored.answer.on(TrackedDevice(device, stored.names).device)
+
+
+def varied_program_of(kernel: Kernel, device: Device, groups: tuple[int, ...]) -> Program:
+    """As ``program_of``, for a device that notes nothing, whose variants are to be timed.
+
+    They have programs that are made of this one (``npusim.machine.program.recost``).
+    """
+    program = program_of(kernel, device, groups)
+    # Its structure is one of parts that note what is read, which equal no others.
+    known = program.structure is not None
+    return program.on(device, structure(device, kernel.roles) if known else None)

@@ -15,10 +15,12 @@ from npusim.base.records import replace
 from npusim.machine.device.catalog import load_device
 from npusim.machine.device.config import figures
 from npusim.machine.device.resources import LAUNCHES, faster
+from npusim.machine.device.spec import Device
 from npusim.networks.run.alternatives import Change, changes, tried
 from npusim.networks.run.step_result import StepResult
 from npusim.results.alternatives import Alternatives
-from npusim.results.facts.replay import time_with
+from npusim.results.facts import step_replay
+from npusim.results.facts.replay import Retimed, time_on, time_with
 from npusim.results.facts.step_verdict import StepTrials, halved_time
 from npusim.results.facts.verdict import parts
 from npusim.workloads import Edge, ElementwiseLayer, GraphBuilder, Workload, workloads
@@ -251,6 +253,41 @@ def test_figures_are_tried_at_half_and_at_twice_their_value(
     assert "\nWHAT IF" in explanation.text()
     explanation.save(tmp_path / "why.html")
     explanation.save(tmp_path / "figures.csv")
+
+
+def test_several_processes_explain_a_step_alike(
+    block: Workload, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timed_here: list[Device] = []
+
+    def time_here(device: Device, replay: Retimed) -> float | None:
+        timed_here.append(device)
+        return time_on(device, replay)
+
+    monkeypatch.setattr(step_replay, "time_on", time_here)
+    texts = []
+    for jobs in (1, 2):
+        timed_here.clear()
+        result = npusim.step(block, device="ascend910", batch=4, cards=2, jobs=jobs)
+        assert result.jobs == jobs
+        texts.append(json.dumps(result.explain().to_json()))
+        assert bool(timed_here) == (jobs == 1)
+    assert texts[0] == texts[1]
+
+
+def test_what_changes_of_figures_simulated_is_not_tried_again(block: Workload) -> None:
+    result, other = (
+        npusim.step(block, device="tiny", batch=64, passes="forward") for _ in range(2)
+    )
+    assert other.verdict is not None
+    assert other.replay is not None
+    assert other.replay.known_us, "trials"
+    result.what_if()
+    assert result.replay is not None
+    known = set(result.replay.known_us)
+    assert set(other.replay.known_us) <= known
+    assert result.verdict == other.verdict
+    assert set(result.replay.known_us) == known
 
 
 def test_the_bound_of_a_step_is_compared_with_a_measured_time(graph: StepResult) -> None:

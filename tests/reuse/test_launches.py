@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +24,7 @@ from npusim.machine.program.kernel import Kernel
 from npusim.machine.program.program import Program
 from npusim.machine.timing.run import new_l2, time_program
 from npusim.machine.timing.trace import KernelRun, random_starts, starting
+from npusim.reuse import programs
 from npusim.reuse.answers import Answers, answers_in
 from npusim.reuse.launches import CONTENTS, LEFT, RUNS, CachedLaunches
 from npusim.reuse.programs import LONG_PROGRAMS, PROGRAMS, content
@@ -323,3 +325,24 @@ def test_a_short_run_is_known_with_its_timeline() -> None:
     assert plain.run.timeline is None
     other = device.replace("launch.kernel", "9us")
     assert CachedLaunches(other, (0,)).known(kernel, timeline=None) is None
+
+
+def test_a_call_timed_again_takes_over_its_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a variant of other costs nothing is built; what is sent elsewhere has no programs."""
+    for answers in (RUNS, CHOICES, PROGRAMS):
+        answers.clear()
+    device = load_device("ascend910b2")
+    variant = device.replace("pipe.V", "x2")
+    result = product(device)
+    assert result.replay is not None
+
+    def build(*_: Any) -> Program:
+        raise AssertionError("built again")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(programs, "build", build)
+        us = result.replay.time_us(variant)
+    sent = pickle.dumps(result.replay)
+    assert b"npusim.machine.program.program" not in sent
+    PROGRAMS.clear()
+    assert pickle.loads(sent).time_us(variant) == us

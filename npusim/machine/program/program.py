@@ -168,10 +168,15 @@ class Program:
     #: that differ in costs only have one between them.
     kept: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
-    def on(self, device: Device) -> Program:
-        """This program for a device on which it would be built alike, with all worked out of it."""
+    def on(self, device: Device, structure: Hashable = None) -> Program:
+        """This program for a device on which it would be built alike, with all worked out of it.
+
+        ``structure`` is that of the device, where the program is to have it.
+        """
         program = copy(self)
         object.__setattr__(program, "device", device)  # of a copy that nobody else has yet
+        if structure is not None:
+            object.__setattr__(program, "structure", structure)
         return program
 
     @cached_property

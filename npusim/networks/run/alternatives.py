@@ -190,10 +190,10 @@ def _changed(
     options["device"] = device.launching("single")
     for path, value in change.figures.items():
         options["device"] = options["device"].replace(path, value)
-    changed = structs.replace(request, **change.request, options=options)
+    changed = structs.replace(request, **change.request, jobs=jobs, options=options)
     layouts = changed.layouts or step.setting.layouts
     alike = (layouts == "each_call") == (step.setting.layouts == "each_call")
     known: Mapping[Task, Timed] = {}
     if alike and not (change.figures or change.options or change.tuned):
         known = step.simulated
-    return time_step(changed, jobs=jobs, store=store, known=known, tuned=change.tuned)
+    return time_step(changed, store=store, known=known, tuned=change.tuned)

@@ -23,7 +23,10 @@ class Setting(Struct, frozen=True, kw_only=True):
 
 
 class StepRequest(Struct, frozen=True, kw_only=True):
-    """Arguments with which ``npusim.step`` was called; ``options`` are its further keywords."""
+    """Arguments with which ``npusim.step`` was called; ``options`` are its further keywords.
+
+    Its ``jobs`` are those of what its result is asked for later, too.
+    """
 
     workload: Any
     input_shape: Sequence[int] | None
@@ -39,4 +42,5 @@ class StepRequest(Struct, frozen=True, kw_only=True):
     dtype: Any
     normalisation: Any
     cards: int
+    jobs: int | None
     options: Mapping[str, Any]

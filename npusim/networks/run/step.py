@@ -111,8 +111,9 @@ def step(
     one behind each where that is not ``dtype``; their statistics, scales and shifts are fp32 in any
     case. Of several ``cards`` each has
     ``batch`` images, and gradients are exchanged beside the backward pass. Operations are simulated
-    in ``jobs`` processes and kept in ``store`` as for ``npusim.network``. The keywords left are
-    those of ``npusim.call.Options`` except ``timeline`` and ``check``: ``device`` is required.
+    in ``jobs`` processes and kept in ``store`` as for ``npusim.network``; so many processes also
+    find what the result is asked for later, such as its verdict. The keywords left are those of
+    ``npusim.call.Options`` except ``timeline`` and ``check``: ``device`` is required.
 
     An operation that the device refuses does not stop the others: see ``StepResult.failed``. Raises
     ``ArgumentError`` for a workload without a graph, and for what the device has no figures of.
@@ -132,15 +133,15 @@ def step(
         dtype=dtype,
         normalisation=normalisation,
         cards=cards,
+        jobs=jobs,
         options=options,
     )
-    return time_step(request, jobs=jobs, store=store)
+    return time_step(request, store=store)
 
 
 def time_step(
     request: StepRequest,
     *,
-    jobs: int | None = None,
     store: str | Path | None = None,
     known: Mapping[Task, Timed] | None = None,
     tuned: Collection[Task] = (),
@@ -152,7 +153,7 @@ def time_step(
     """
     if request.batch < 1:
         raise ArgumentError(f"batch is {request.batch}; it must be at least 1 image")
-    check_jobs(jobs)
+    check_jobs(request.jobs)
     usual_of(request.mode)
     passes = request.passes
     if passes not in ("training", "forward", "backward"):
@@ -177,7 +178,7 @@ def time_step(
         norm=request.normalisation,
         cards=request.cards,
     )
-    with Workers(jobs) as workers:
+    with Workers(request.jobs) as workers:
         ready = prepared(
             net,
             setting_options,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -104,6 +104,11 @@ class StepResult(Reported, Spending, Struct, frozen=True, kw_only=True, dict=Tru
             f"<StepResult {self.workload.name} on {self.device.name}, {self.setting.mode} mode: "
             f"{self.time_us:.3f} us, {len(self.launched)} operations{missing}>"
         )
+
+    @property
+    def jobs(self) -> int | None:
+        """Processes for what is asked of the step: those it was asked for with, else this one."""
+        return 1 if self.request is None else self.request.jobs
 
     @property
     def cards(self) -> int:
@@ -343,10 +348,13 @@ class StepResult(Reported, Spending, Struct, frozen=True, kw_only=True, dict=Tru
     def what_if(self, progress: Tried | None = None) -> tuple[WhatIf, ...]:
         """The time with each figure it rests on, and each part, at half and at twice its value.
 
-        Tilings and formats stay. ``progress`` is called with the figures tried and how many there
-        are. ``ArgumentError`` where the result does not know how.
+        Tilings and formats stay. ``progress`` is called with the distinct operations that were
+        timed with all of them, and how many there are. ``ArgumentError`` where the result does not
+        know how.
         """
-        return figures_tried(self.device, self.time_us, self._again(), progress)
+        replay = self._again()
+        ahead = partial(replay.simulate, jobs=self.jobs, progress=progress)
+        return figures_tried(self.device, self.time_us, replay, ahead=ahead)
 
     def explain(self, *, what_if: bool = True, progress: Tried | None = None) -> StepExplanation:
         """Why the step takes its time: its verdict, what loses most, and what figures do.
@@ -357,6 +365,8 @@ class StepResult(Reported, Spending, Struct, frozen=True, kw_only=True, dict=Tru
         from npusim.results.step_explanation import StepExplanation
 
         self._again()
+        # The parts that a verdict and advice try are among the changes: they find those times.
+        changes = self.what_if(progress) if what_if else None
         return StepExplanation(
             workload=self.workload.name,
             description=self.workload.description,
@@ -370,7 +380,7 @@ class StepResult(Reported, Spending, Struct, frozen=True, kw_only=True, dict=Tru
             verdict=self.verdict,
             losses=self.losses,
             advice=self.advice,
-            what_if=self.what_if(progress) if what_if else None,
+            what_if=changes,
         )
 
     def _missing(self) -> str:

@@ -57,6 +57,15 @@ class Replay(Retimed, Protocol):
 def time_with(device: Device, changed: Mapping[str, str], replay: Retimed) -> float | None:
     """The time with other figures, in microseconds; None where the device cannot have them."""
     try:
-        return replay.time_us(device.origin.rebuild(device, changed))
-    except NpusimError:  # a figure that others bound, or a program that needs it
+        variant = device.origin.rebuild(device, changed)
+    except NpusimError:  # a figure that others bound
+        return None
+    return time_on(variant, replay)
+
+
+def time_on(variant: Device, replay: Retimed) -> float | None:
+    """The time on a variant in microseconds; None where a program needs the device as it was."""
+    try:
+        return replay.time_us(variant)
+    except NpusimError:
         return None

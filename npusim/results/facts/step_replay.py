@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from math import ceil
 
 from msgspec import Struct
 
+from npusim.base.records import collecting_seldom
+from npusim.base.workers import Workers
 from npusim.machine.device.config import figures
 from npusim.machine.device.spec import Device
 from npusim.machine.timing.trace import KernelRun
 from npusim.results.facts.metrics import main_memory_cycles
-from npusim.results.facts.replay import Replay
+from npusim.results.facts.replay import Replay, time_on
 
 #: Microseconds that exchanging gradients between cards adds to a step on a device, given those of
 #: every launch in order.
 Exchange = Callable[[Device, Sequence[float]], float]
+
+
+#: Called with the distinct calls of a step that were simulated so far, and how many there are.
+Progress = Callable[[int, int], None]
 
 
 class StepCall(Struct, frozen=True):
@@ -88,8 +94,59 @@ class StepReplay(Struct, frozen=True, dict=True):
         return self.total_us(device, times)
 
     def call_us(self, place: int, device: Device) -> float:
-        """Microseconds of one call on ``device``; of a ``place`` below 0, as it was simulated."""
-        return self.calls[~place].us if place < 0 else self.calls[place].replay.time_us(device)
+        """Microseconds of one call on ``device``; of a ``place`` below 0, as it was simulated.
+
+        On each variant a call is simulated once, whatever asks for it.
+        """
+        if place < 0:
+            return self.calls[~place].us
+        key = place, device.digest()
+        if key not in self.known_us:
+            self.known_us[key] = self.calls[place].replay.time_us(device)
+        return self.known_us[key]
+
+    @cached_property
+    def known_us(self) -> dict[tuple[int, str], float]:
+        """Microseconds simulated so far, by place of the call and digest of the variant."""
+        return {}
+
+    @collecting_seldom()
+    def simulate(
+        self,
+        devices: Sequence[Device],
+        jobs: int | None = 1,
+        progress: Progress | None = None,
+    ) -> None:
+        """Have the times of all calls known on variants, each call in one of ``jobs`` processes.
+
+        Those that fail are not known afterwards: they fail again when they are asked for.
+        """
+        wanted: dict[int, list[int]] = {}
+        for number, device in enumerate(devices):
+            for place in self._touched(device):
+                if place >= 0 and (place, device.digest()) not in self.known_us:
+                    wanted.setdefault(place, []).append(number)
+        items = sorted(wanted.items(), key=lambda item: -self._instructions(item[0]))
+        calls = [call.replay for call in self.calls]
+        if progress is not None and items:
+            progress(0, len(items))
+        with Workers(jobs) as workers:
+            times = workers.each(partial(_times_on, calls, devices), items, self._name)
+            for done, (row, times_us) in enumerate(times, 1):
+                place, numbers = items[row]
+                for number, us in zip(numbers, times_us, strict=True):
+                    if us is not None:
+                        self.known_us[place, devices[number].digest()] = us
+                if progress is not None and done < len(items):
+                    progress(done, len(items))
+
+    def _instructions(self, place: int) -> int:
+        """Instructions of a call."""
+        return sum(run.instructions for run in self.calls[place].runs)
+
+    def _name(self, item: tuple[int, object]) -> str:
+        """The name of a call in errors."""
+        return f"call {item[0] + 1} of the step ({self.calls[item[0]].kind})"
 
     def _touched(self, device: Device) -> list[int]:
         """The place of each call; inverted, so that it is below 0, where its time stays."""
@@ -111,18 +168,28 @@ class StepReplay(Struct, frozen=True, dict=True):
         None is shorter than main memory takes for its bytes.
         """
         launches = []
+        by_bytes: dict[tuple[int, int], float] = {}  # many launches move as much
         for launch in self.launches:
             us = 0.0
             if launch is not None:
                 moved = launch.fetched_bytes, launch.written_back_bytes
-                least_us = device.time_us(ceil(main_memory_cycles(device, *moved)))
-                us = max(launch.count * times[launch.call], least_us)
+                if moved not in by_bytes:
+                    by_bytes[moved] = device.time_us(ceil(main_memory_cycles(device, *moved)))
+                us = max(launch.count * times[launch.call], by_bytes[moved])
             launches.append(us)
         return launches
 
     def launched_us(self, device: Device, times: Sequence[float]) -> float:
         """Microseconds of the step on ``device``, whose launches take so long each."""
         return sum(times) + self.exchange(device, times)
+
+
+def _times_on(
+    calls: Sequence[Replay], devices: Sequence[Device], item: tuple[int, Sequence[int]]
+) -> list[float | None]:
+    """Microseconds of a call, by its place, on some variants; None where it fails."""
+    place, numbers = item
+    return [time_on(devices[number], calls[place]) for number in numbers]
 
 
 def changed_figures(before: Device, after: Device) -> set[str] | None:

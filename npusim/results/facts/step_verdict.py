@@ -103,7 +103,7 @@ class _Candidate:
 class StepTrials:
     """Parts of the device tried twice as fast on the calls of a step, as far as it is asked for.
 
-    What was simulated for one question is there for the next.
+    What was simulated for one question is there for the next, and what changes of figures did too.
     """
 
     def __init__(self, replay: StepReplay, time_us: float) -> None:
@@ -201,7 +201,7 @@ class StepTrials:
         most_us, place = candidate.waiting.pop()
         call = self.replay.calls[place]
         try:
-            candidate.times[place] = call.replay.time_us(candidate.device)
+            candidate.times[place] = self.replay.call_us(place, candidate.device)
         except NpusimError:  # a program that needs the figure as it is
             self._candidates.remove(candidate)
             return

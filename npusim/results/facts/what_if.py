@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
 from msgspec import Struct, structs
 
+from npusim.base.errors import NpusimError
 from npusim.machine.device.config import figure_text, figures
 from npusim.machine.device.resources import faster, resources, scaled, word_of
 from npusim.machine.device.spec import Device
-from npusim.results.facts.replay import Retimed, time_with
+from npusim.results.facts.replay import Retimed, time_on
 
 #: Called with the figures tried so far and how many there are.
 Progress = Callable[[int, int], None]
@@ -53,12 +54,17 @@ class WhatIf(Struct, frozen=True, kw_only=True):
 
 
 def what_if(
-    device: Device, time_us: float, replay: Retimed, progress: Progress | None = None
+    device: Device,
+    time_us: float,
+    replay: Retimed,
+    progress: Progress | None = None,
+    ahead: Callable[[Sequence[Device]], object] | None = None,
 ) -> tuple[WhatIf, ...]:
     """Each figure the time rests on, and each part of the device that has several of them.
 
     That which could save most comes first. Two runs each, of programs that are built once. A part
-    that saves no more than one of its figures does is left out.
+    that saves no more than one of its figures does is left out. ``ahead`` is called with all
+    variants before the first is timed.
     """
     current = figures(device)
     together = {
@@ -76,11 +82,14 @@ def what_if(
     for word, paths in together.items():
         changes[word] = [faster(current, paths, factor) for factor in _FACTORS]
         values[word] = f"{len(paths)} together"
+    variants = {name: [_variant(device, end) for end in ends] for name, ends in changes.items()}
+    if ahead is not None:
+        ahead([end for ends in variants.values() for end in ends if end is not None])
     effects: dict[str, WhatIf] = {}
-    for done, (name, ends) in enumerate(changes.items()):
+    for done, (name, ends) in enumerate(variants.items()):
         if progress is not None:
-            progress(done, len(changes))
-        half, double = (time_with(device, end, replay) if end else None for end in ends)
+            progress(done, len(variants))
+        half, double = (time_on(end, replay) if end is not None else None for end in ends)
         if half is None and double is None:
             continue
         paths = together.get(name, ())
@@ -98,6 +107,14 @@ def what_if(
     return tuple(
         sorted(effects.values(), key=lambda row: (-row.gain_us, -row.effect_us, row.figure))
     )
+
+
+def _variant(device: Device, changed: Mapping[str, str]) -> Device | None:
+    """The device with other figures; None where nothing changes, or where it cannot have them."""
+    try:
+        return device.origin.rebuild(device, changed) if changed else None
+    except NpusimError:  # a figure that others bound
+        return None
 
 
 _FACTORS = (Fraction(1, 2), Fraction(2))
