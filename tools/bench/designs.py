@@ -48,7 +48,7 @@ def designs(settings: Settings) -> Iterator[Figure]:
     assert len(grid) == ALL
     drawn = random.Random(0).sample(grid, HELD // settings.divisor)
     begun = time.process_time()
-    base = npusim.network("resnet50", device=programs.DEVICE)
+    base = npusim.network("resnet50", device=programs.DEVICE, jobs=1)
     for size in VARY["memories.L1.size"]:  # other programs for another L1
         base.time_us_on(npusim.load_device(programs.DEVICE, {"memories.L1.size": size}))
     fixed = time.process_time() - begun
@@ -68,7 +68,7 @@ def designs(settings: Settings) -> Iterator[Figure]:
     yield Figure("designs.held", whole, "loops", note)
     begun = time.process_time()
     for values in drawn[:CHOSEN]:
-        npusim.network("resnet50", device=_device(values))
+        npusim.network("resnet50", device=_device(values), jobs=1)
     again = (time.process_time() - begun) / len(drawn[:CHOSEN])
     note = f"the same with tilings chosen for each: {again * 1e3:.0f} ms each"
     yield Figure("designs.chosen", ALL * again / loop, "loops", note)
