@@ -74,7 +74,7 @@ def growing() -> Iterator[None]:
 
 
 #: Objects that may be made, less those that are gone, between two looks for cycles.
-_SELDOM = 200_000
+_SELDOM = 1_000_000
 
 
 @contextmanager
