@@ -1,6 +1,8 @@
 """Estimates follow a core item by item until it repeats itself, and skip what only repeats."""
 
+from collections.abc import Callable
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +12,18 @@ from npusim.kernels.estimate.work import Floats, Work
 
 #: The longest pattern that drawn loads may have, of items.
 EVERY = (1, 1, 2, 3, 5, 40, 1000)
+
+
+class Counted:
+    """A function that counts its calls."""
+
+    def __init__(self, function: Callable[..., bool]) -> None:
+        self.function = function
+        self.calls = 0
+
+    def __call__(self, *arguments: Any) -> bool:
+        self.calls += 1
+        return self.function(*arguments)
 
 
 @pytest.fixture
@@ -84,31 +98,27 @@ def test_what_is_skipped_takes_as_long_as_if_it_were_followed(
 
 
 def test_most_items_are_skipped(core: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    followed = []
-    item = core._item
-    monkeypatch.setattr(core, "_item", lambda *args: (followed.append(1), item(*args))[1])
+    item = Counted(core._item)
+    monkeypatch.setattr(core, "_item", item)
     work = drawn(5, 40, 1200)
     few_steps = work._replace(steps=np.ones(40), firsts=np.ones(40), seconds=np.ones(40))
     times(few_steps, 40, core=core)
-    with_skips = len(followed)
+    with_skips = item.calls
     monkeypatch.setattr(core, "_LONGEST_PERIOD", 0)
-    followed.clear()
     times(few_steps, 40, core=core)
-    assert with_skips < len(followed) / 2
+    assert with_skips < (item.calls - with_skips) / 2
 
 
 def test_one_that_is_too_slow_is_not_followed_to_its_end(
     core: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    followed = []
-    item = core._item
-    monkeypatch.setattr(core, "_item", lambda *args: (followed.append(1), item(*args))[1])
+    item = Counted(core._item)
+    monkeypatch.setattr(core, "_item", item)
     monkeypatch.setattr(core, "_LONGEST_PERIOD", 0)
     slow = drawn(6, 1, 1)._replace(
         items=np.full(1, 200.0), m=np.full(1, 100.0), run=np.full(1, 100.0), first_every=np.ones(1)
     )
     times(slow, 1, core=core)
-    every = len(followed)
-    followed.clear()
+    every = item.calls
     assert np.isinf(times(slow, 1, 2 * 100.0, core=core))
-    assert len(followed) < every / 10
+    assert item.calls - every < every / 10
