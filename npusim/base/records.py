@@ -74,7 +74,7 @@ def growing() -> Iterator[None]:
 
 
 #: Objects that may be made, less those that are gone, between two looks for cycles: beside the work
-#: of others, and in a process of our own. A look at a million takes half a second and finds nothing.
+#: of others, and in a process of our own. One at a million takes half a second, for nothing.
 _SELDOM, _HARDLY_EVER = 1_000_000, 5_000_000
 
 
@@ -83,7 +83,8 @@ def collecting_seldom() -> Iterator[None]:
     """Look for cycles of garbage seldom, as what is made of a network lives on.
 
     Beside a framework there are millions of objects, and each look through all of them costs a
-    tenth of a second. The user's own settings are back afterwards.
+    tenth of a second. The user's own settings are back afterwards, and what was made counts as old:
+    else the next object that anybody makes would have all of it looked at.
     """
     before = gc.get_threshold()
     if before[0]:  # 0: never, by the user's wish
@@ -91,6 +92,9 @@ def collecting_seldom() -> Iterator[None]:
     try:
         yield
     finally:
+        if not gc.get_freeze_count():  # what the user froze stays so
+            gc.freeze()
+            gc.unfreeze()
         gc.set_threshold(*before)
 
 
