@@ -95,6 +95,17 @@ class FormatProblem(Struct, frozen=True):
         us = sum(way.us for way in picked) + sum(conversion.us for conversion in conversions)
         return FormatPlan(tuple(chosen), homes, tuple(conversions), us, us)
 
+    @property
+    def only(self) -> FormatPlan | None:
+        """The plan where nothing is open, so that times decide nothing; None where anything is.
+
+        Nothing is where each operation has one way and each given value one format.
+        """
+        if any(len(choices) > 1 for choices in (*self.ways, *self.given.values())):
+            return None
+        given = {name: formats[0] for name, formats in self.given.items()}
+        return self.evaluated([0] * len(self.ways), given)
+
     def best(self) -> FormatPlan:
         """The plan of least time, by an integer program."""
         return _Program(self).solved()
