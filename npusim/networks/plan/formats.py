@@ -14,8 +14,6 @@ from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
-from scipy.optimize import Bounds, LinearConstraint, milp
-from scipy.sparse import coo_array
 
 from npusim.base.records import replace
 
@@ -181,6 +179,10 @@ class _Program:
 
     def solved(self) -> FormatPlan:
         """The plan of least time, with the bound that the solver proved."""
+        # A step that leaves nothing to choose needs neither, and they take long to import.
+        from scipy.optimize import Bounds, LinearConstraint, milp  # noqa: PLC0415
+        from scipy.sparse import coo_array  # noqa: PLC0415
+
         places = [
             (row_number, column, factor)
             for row_number, row in enumerate(self.rows)
