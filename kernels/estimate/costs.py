@@ -26,7 +26,7 @@ def launch_cycles(device: Device, role: str, cores: Numbers) -> Numbers:
 def in_l2(device: Device, warm: Collection[str], *tensors: Tensor) -> tuple[bool, ...]:
     """Tell of each tensor of a kernel whether the L2 holds it: it is warm, and all have room."""
     size = sum(tensor.size_bytes for tensor in tensors)
-    room = device.l2 is not None and size <= device.l2.size_bytes
+    room = device.l2 is not None and device.l2.has_room(size)
     return tuple(room and tensor.name in warm for tensor in tensors)
 
 
@@ -42,10 +42,13 @@ def main_rate(device: Device, read: Numbers, written: Numbers) -> Numbers:
     Where reads and write-backs take turns on a bus, what the L2 drives out of the ``written`` bytes
     to make room for both takes its share: of bytes that it holds at the end nothing is.
     """
-    size = device.l2.size_bytes if device.l2 is not None else np.inf
-    driven = written * np.maximum(0, 1 - size / np.maximum(1, read + written))
-    taken = any("evict" in link.traffic for link in device.links_to_memory) * driven
-    return device.main_read_rate / (1 + taken / np.maximum(1, read))
+    together = np.maximum(1, read + written)
+    l2, most = device.l2, float(np.max(together, initial=0))
+    bus = any("evict" in link.traffic for link in device.links_to_memory)
+    if l2 is None or l2.has_room(most) or not bus:
+        return device.main_read_rate / (1 + np.zeros_like(together))
+    driven = written * np.maximum(0, 1 - l2.size_bytes / together)
+    return device.main_read_rate / (1 + driven / np.maximum(1, read))
 
 
 def read_rate(device: Device, asked: Numbers, requests: Numbers) -> Numbers:

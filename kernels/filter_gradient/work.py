@@ -426,7 +426,7 @@ class Gradient(Space):
     def _all_held(self) -> bool:
         """Tell whether the L2 has room for both operands."""
         l2 = self.device.l2
-        return l2 is not None and sum(self._operand_bytes) <= l2.size_bytes
+        return l2 is not None and l2.has_room(sum(self._operand_bytes))
 
     def _periods(self, t: Columns, rounds: IntArray) -> tuple[IntArray, IntArray]:
         """Items of a core, out of so many ``rounds``, from one that lacks x in L2 to the next.

@@ -470,8 +470,8 @@ class Products(Space):
         # What the L2 holds misses once, in rows as short as any.
         most = np.maximum(sizes.x_rows / np.maximum(1, x.size), w_rows / np.maximum(1, w.size))
         weights = self._weight_bytes(sizes.planes_in)
-        room = device.l2.size_bytes if device.l2 is not None else 0
-        held = self._input_bytes + weights + self._written <= room
+        l2, size = device.l2, self._input_bytes + weights + self._written
+        held = l2 is not None and l2.has_room(size)
         return SharedBytes(
             asked=(x.size / x.every + sizes.seconds * w.size / w.every) * reads,
             requests=requests,
@@ -648,8 +648,10 @@ class Products(Space):
         It does with each of the passes over it where the L2 has lost it when the next one comes.
         """
         l2, passes = self.device.l2, self._passes(t)
-        size = l2.size_bytes if l2 is not None else 0
-        return np.where(self._input_bytes + self._written / passes > size, passes, 1)
+        sizes = self._input_bytes + self._written / passes
+        if l2 is not None and l2.has_room(np.max(sizes, where=passes > 1, initial=0)):
+            return np.ones_like(passes)
+        return np.where(sizes > (l2.size_bytes if l2 is not None else 0), passes, 1)
 
     @cached_property
     def _phases(self) -> IntArray:

@@ -510,9 +510,9 @@ class Products(Space):
         s, device = self.shape, self.device
         requests = (a.rows * a.times + b.rows * b.times) * sizes.slabs * t["items"]
         written = s.m * s.n * s.groups
-        room = device.l2.size_bytes if device.l2 is not None else 0
         spared = requests
-        if a.size + b.size + written * s.out.bytes <= room:  # what misses the L2 does so once
+        l2, size = device.l2, a.size + b.size + written * s.out.bytes
+        if l2 is not None and l2.has_room(size):  # what misses the L2 does so once
             spared = self.missing(*(each.size * each.rows / each.load_bytes for each in (a, b)))
         sums = self._sum_bytes(t)
         stored = written * sums * -(-s.k // t["depth"]) / costs.write_rate(device)

@@ -117,4 +117,4 @@ class Tiling(Order):
 def order_of(shape: Shape, device: Device, share: float = 1) -> Mapping[str, Any]:
     """Order of tiles: by windows where a ``share`` of the L2 lacks room for both operands."""
     size = shape.groups * (shape.m + shape.n) * shape.k * shape.dtype.bytes
-    return ORDERS[-1] if device.l2 and size > share * device.l2.size_bytes else {}
+    return {} if device.l2 is None or device.l2.has_room(size / share) else ORDERS[-1]

@@ -71,6 +71,9 @@ class _State:
 #: What is to be ready before a helper starts: functions that see to it.
 BEFORE_START: list[Callable[[], object]] = []
 
+#: What a helper does when no more messages come, before it ends.
+AT_END: list[Callable[[], object]] = []
+
 
 def is_helper() -> bool:
     """True in a process that works for another one of npusim."""
@@ -288,3 +291,5 @@ def _serve(connection: Connection, answer: Answer) -> None:
                 with suppress(OSError, ValueError):
                     stream.flush()
             connection.send_bytes(content)
+    for finish in AT_END:  # also where the other process is gone
+        finish()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from copy import deepcopy
 from functools import cached_property, reduce
 from math import prod
 from pathlib import Path
@@ -31,7 +30,7 @@ from npusim.machine.program.build import lay_out
 from npusim.machine.program.kernel import Kernel
 from npusim.machine.program.program import Program
 from npusim.machine.timing.bounds import UNITS, GmBytes, longest_first, memory_bounds
-from npusim.machine.timing.run import Launched, Launches
+from npusim.machine.timing.run import Launched, Launches, new_l2
 from npusim.machine.timing.trace import Bound, KernelRun
 from npusim.problem.limits.facts import OperatorFacts
 from npusim.problem.limits.table import Undocumented, check, check_undocumented
@@ -376,7 +375,8 @@ class Call(Struct, dict=True):
 
         now = self.launches.l2
         warm = self.options.engine == "fast" and len(now.content()) > 0
-        l2 = deepcopy(now) if warm else None
+        # As it is, on a device that notes nothing: it may be sent to other processes.
+        l2 = new_l2(self.device, "fast", cast(Any, now).held()) if warm else None
         tuned = search(TuningProblem(kernel, self.device, self.groups, l2), (kernel,))
         self.notes.append(f"{kernel.name}: {tuned.verdict}")
         return cast(K, tuned.best)

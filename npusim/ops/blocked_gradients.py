@@ -10,6 +10,7 @@ from npusim.base.errors import ArgumentError
 from npusim.base.records import replace
 from npusim.call.call import Call
 from npusim.call.spec import Operand
+from npusim.call.tilings.library import tiled
 from npusim.call.tilings.words import asked_tiling, is_library, is_tuned
 from npusim.kernels.filter_gradient.filter_gradient import ConvBackpropFilter
 from npusim.kernels.filter_gradient.filter_gradient import Tiling as FilterTiling
@@ -22,7 +23,7 @@ from npusim.kernels.parts.sum_parts import SumParts
 from npusim.kernels.vector.bias_add import BiasAdd
 from npusim.kernels.vector.clear_blocks import ClearBlocks
 from npusim.kernels.vector.epilogue import Epilogue
-from npusim.kernels.vendor import cann_filter, cann_input, library
+from npusim.kernels.vendor import cann_filter, cann_input
 from npusim.kernels.vendor.cann import CannTiling
 from npusim.machine.isa.operands import Tensor
 from npusim.machine.program.kernel import Kernel
@@ -293,7 +294,7 @@ def _tiling(
         )
     if wanted == "library":
         device = call.device.launching("single")
-        ruled = library.tiled(kernel, c, device, call.cube_cores, dtype)
+        ruled = tiled(kernel, c, device, call.cube_cores, dtype)
         if ruled.remark:
             call.notes.append(f"{kernel.name}: {ruled.remark}")
         call.extrapolated[kernel.name] = ruled.beyond

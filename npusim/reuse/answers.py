@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import lru_cache
 from pathlib import Path
@@ -21,6 +21,7 @@ from weakref import WeakKeyDictionary
 from msgspec import Struct
 
 from npusim.base.digests import imported_anew, program
+from npusim.base.processes import AT_END, is_helper
 from npusim.machine.device.spec import Device
 from npusim.reuse.store import Store, opened
 from npusim.reuse.tracked_device import Name, named, value_of
@@ -63,17 +64,40 @@ def answers_in(file: str | Path | None) -> Iterator[None]:
     """Keep answers in a file too, and look for them there ("": one of the user's cache).
 
     None keeps them in memory only. Inside another such block the other file is used; other threads
-    have none, or one of their own. Raises ``StoreError`` for a file that is no such store.
+    have none, or one of their own. A process that works for another one keeps its files open until
+    it ends, as it is here for each of many things. Raises ``StoreError`` for a file that is no such
+    store.
     """
     if file is None or _file.get() is not None:
         yield
         return
-    with opened(file, "runs") as store:
+    with _open_until_end(str(file)) if is_helper() else opened(file, "runs") as store:
         token = _file.set(store)
         try:
             yield
         finally:
             _file.reset(token)
+
+
+#: Files of a process that works for another one.
+_of_helper: dict[str, Store] = {}
+
+
+def _open_until_end(file: str) -> AbstractContextManager[Store]:
+    """A file that stays open until this process has no more to do."""
+    if file not in _of_helper:
+        _of_helper[file] = opened(file, "runs")
+    return nullcontext(_of_helper[file])
+
+
+def _close() -> None:
+    """Write what waits to be written."""
+    while _of_helper:
+        with _of_helper.popitem()[1]:
+            pass
+
+
+AT_END.append(_close)
 
 
 class Answers(Generic[T]):

@@ -7,7 +7,7 @@ may be any.
 
 A figure is named by the way to it: ``("paths", "L1->L0A", "startup_cycles")``. Other names end in
 ``KEYS``, the keys of a mapping in their order; in ``ROOM`` and a number of bytes that a memory
-has; or they are ``KEY_OF_GM``.
+or the L2 has; or they are ``KEY_OF_GM``.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from fractions import Fraction
 from functools import cached_property
+from math import ceil
 from types import NoneType
 from typing import Any, NamedTuple, cast
 
-from npusim.machine.device.parts import Memory
+from npusim.machine.device.parts import Holds
 from npusim.machine.device.spec import NO_FIGURES, Device
 
 #: The way to a figure: fields, keys, and one of the words below at the end.
@@ -27,12 +28,18 @@ Name = tuple[str, ...]
 
 KEYS, ROOM, KEY_OF_GM = "*", "has_room", "main_memory_key"
 
+#: The field with the size of a part that has room.
+SIZE = "size_bytes"
+
 #: What a name stands for where a device has no such part.
 _MISSING = "missing"
 
 
 def named(names: Iterable[Name]) -> tuple[Name, ...]:
-    """Names of figures in one order; of the sizes a memory has room for only the largest."""
+    """Names of figures in one order.
+
+    Of the sizes a memory has room for only the largest, and none where all of its size counts.
+    """
     rooms: dict[Name, int] = {}
     rest = set()
     for name in names:
@@ -40,7 +47,8 @@ def named(names: Iterable[Name]) -> tuple[Name, ...]:
             rooms[name[:-1]] = max(rooms.get(name[:-1], 0), int(name[-1]))
         else:
             rest.add(name)
-    return tuple(sorted((*rest, *((*name, str(size)) for name, size in rooms.items()))))
+    most = ((*name, str(size)) for name, size in rooms.items() if (*name[:-1], SIZE) not in rest)
+    return tuple(sorted((*rest, *most)))
 
 
 class TrackedDevice:
@@ -163,7 +171,7 @@ def _tracking(kind: type) -> type:
     body: dict[str, Any] = {field.name: _Field(field.name) for field in fields(kind)}
     if kind is Device:  # what it is called is no figure
         body |= {name: _Unnoted(name) for name in NO_FIGURES}
-    if kind is Memory:
+    if issubclass(kind, Holds):
         body["has_room"] = _has_room
     if kind is Device:
         body |= {"digest": _digest, KEY_OF_GM: cached_property(_key_of_gm)}
@@ -172,13 +180,13 @@ def _tracking(kind: type) -> type:
     return _KINDS[kind]
 
 
-def _has_room(memory: Memory, size: int) -> bool:
+def _has_room(memory: Holds, size: float) -> bool:
     source: _Source | None = memory.__dict__.get(_SOURCE)
     if source is None:
-        return Memory.has_room(memory, size)
-    if not cast(Memory, source.part).has_room(size):
+        return Holds.has_room(memory, size)
+    if not cast(Holds, source.part).has_room(size):
         return size <= memory.size_bytes  # noted as it is
-    source.names.add((*source.place, ROOM, str(size)))
+    source.names.add((*source.place, ROOM, str(ceil(size))))
     return True
 
 
@@ -203,14 +211,14 @@ def value_of(device: Device, name: Name) -> str:
     for place, step in enumerate(name):
         if step == KEYS:
             return " ".join(value)
+        if value is None:
+            return _MISSING
         if step == ROOM:
             return str(value.has_room(int(name[place + 1])))
         if isinstance(value, Mapping):
             if step not in value:
                 return _MISSING
             value = value[step]
-        elif value is None:
-            return _MISSING
         else:
             value = getattr(value, step)
     return "part" if is_dataclass(value) else repr(value)

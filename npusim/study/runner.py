@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import islice
@@ -123,8 +123,10 @@ def measure_all(
     ``runs`` is the file of runs of kernels, and ``report`` is told of points that are done.
     """
     values: Known = {}
-    settings = [Split.of(setting, values) for setting in space.points()]
+    texts = list(space.points())
+    settings = [Split.of(setting, values) for setting in texts]
     keys = [key_of(parts.content) for parts in settings]
+    alike = dict(zip(keys, map(space.beside, texts), strict=True))
     measured: dict[str, MeasuredPoint] = {}
     for key in dict.fromkeys(keys):
         stored = stored_point(points, key)
@@ -134,7 +136,7 @@ def measure_all(
     total = len(set(keys))
     stored_count = len(measured)
     report(stored_count, total, stored_count)
-    for batch in _measured(missing, scheduler, jobs, runs):
+    for batch in _measured(missing, alike, scheduler, jobs, runs):
         keep_points(points, batch.items())
         measured |= batch
         report(len(measured), total, stored_count)
@@ -195,9 +197,16 @@ def _probed(
 
 
 def _measured(
-    missing: Mapping[str, Split], scheduler: str | None, jobs: int, runs: Runs
+    missing: Mapping[str, Split],
+    alike: Mapping[str, Hashable],
+    scheduler: str | None,
+    jobs: int,
+    runs: Runs,
 ) -> Iterator[dict[str, MeasuredPoint]]:
-    """Points by key as they become known; the first tells how long one takes."""
+    """Points by key as they become known; the first tells how long one takes.
+
+    Of those that are ``alike`` one process measures as many as it can: it knows most runs.
+    """
     if not missing:
         return
     keys = list(missing)
@@ -217,7 +226,8 @@ def _measured(
         ready = on_dask(chunks, scheduler)
     else:
         processes = jobs if is_worth(seconds, len(rest), jobs) else 1
-        ready = here(chunks(processes), processes, runs)
+        kinds = [alike[key] for key in keys]
+        ready = here(list(chunks(processes)), processes, runs, lambda chunk: kinds[chunk[0][0]])
     for done in ready:
         yield {keys[number]: measured for number, measured in done}
 
@@ -381,15 +391,21 @@ def failure(error: Exception) -> MeasuredPoint:
     return MeasuredPoint({}, f"{type(error).__name__}: {error}", passing)
 
 
-def here(chunks: Iterator[Chunk], jobs: int | None, runs: Runs = None) -> Iterator[Done]:
+def here(
+    chunks: Iterable[Chunk],
+    jobs: int | None,
+    runs: Runs = None,
+    kind: Callable[[Chunk], Hashable] | None = None,
+) -> Iterator[Done]:
     """Measure chunks in ``jobs`` processes (1: this one); results come as they are ready.
 
-    Of chunks whose process dies every point has one of its own, so that the deadly one is known.
+    Those of one ``kind``, where they are listed, have runs in common. Of chunks whose process dies
+    every point has one of its own, so that the deadly one is known.
     """
     with Workers(jobs) as workers:
         points = partial(map, lambda point: [point])
         measure_chunk = partial(look, runs=runs)
-        for _, done in workers.each(measure_chunk, chunks, _chunk_name, _dead, points):
+        for _, done in workers.each(measure_chunk, chunks, _chunk_name, _dead, points, kind):
             yield done
 
 

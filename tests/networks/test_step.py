@@ -175,6 +175,15 @@ def test_the_least_time_of_a_step_is_that_of_its_operations(graph: StepResult) -
     assert f"\nat least    {us_text(cached)} us (operands in the L2), " in graph.text()
 
 
+def test_formats_that_leave_no_choice_are_timed_when_somebody_asks(block: Workload) -> None:
+    """Kernels that start with a cold L2 are simulated for the plan alone, and not for the step."""
+    result = npusim.step(block, device="ascend910b2", batch=4)
+    launched = {id(one.timed) for one in result.launched}
+    assert {id(timed) for timed in result.simulated.values()} == launched
+    assert result.plan is not None
+    assert 0 < result.plan.us == result.to_json()["plan"]["us"] != result.time_us
+
+
 def test_the_best_layouts_take_no_more_time_than_the_framework_s(
     block: Workload, graph: StepResult
 ) -> None:

@@ -72,7 +72,7 @@ def step_of(
         step=training or Training(),
         launched=launches,
         fused={},
-        plan=None,
+        planned=None,
         reduced=reduced,
     )
 

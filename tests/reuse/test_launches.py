@@ -214,18 +214,32 @@ def test_a_kernel_begins_with_the_l2_that_is_kept_of_those_before() -> None:
 
 
 def test_another_l2_before_a_kernel_is_another_run() -> None:
-    """A smaller L2 of the same content is no other content, but the figure counts."""
+    """Of a smaller L2 the room counts: what fits it is known, the first that does not is new."""
     device = load_device("tiny")
     launched(device, CLEARS)
     smaller = device.replace("l2.size", "16KiB")
     with simulated() as names:
         found = launched(smaller, CLEARS)
-    assert names == ["mem_set"] * 3
+    assert names == ["mem_set"]
     with forgetful():
         assert found.l2.content() == launched(smaller, CLEARS).l2.content()
     resident = sum(mask.bit_count() for _, _, mask, _ in found.l2.content())
     assert smaller.l2 is not None
     assert resident * smaller.l2.sector_bytes <= 16 * 1024
+
+
+def test_an_l2_with_room_for_all_is_as_good_as_any_other() -> None:
+    """Nothing that a larger L2 would drop or keep otherwise is simulated again, or chosen anew."""
+    device = load_device("ascend910b2").replace("l2.size", "96MiB")
+    first = convolution(device)
+    for size in ("48MiB", "384MiB"):
+        with simulated() as names:
+            found = convolution(device.replace("l2.size", size))
+        assert not names
+        assert found.runs == first.runs
+    with simulated() as names:
+        convolution(device.replace("l2.size", "32KiB"))
+    assert names, "operands have no room"
 
 
 def test_other_starts_and_the_reference_engine_are_always_simulated() -> None:

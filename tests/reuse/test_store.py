@@ -17,8 +17,10 @@ from npusim.base.errors import ArgumentError
 from npusim.base.resources import user_cache
 from npusim.base.workers import Workers
 from npusim.cli.main import main
+from npusim.machine.device.catalog import load_device
 from npusim.machine.timing.fast import library
 from npusim.reuse import store as stores
+from npusim.reuse.answers import Answers, answers_in
 from npusim.reuse.store import Store, StoreWarning, opened
 
 #: Writes 400 answers of its own name, some of them in one go, each of random bytes.
@@ -136,6 +138,26 @@ def _files_then_answer(file: Path, key: str) -> tuple[list[str], object]:
     with Store(file, "test") as kept:
         kept.put([("from a copy", True)])
         return [place for place in places if place.startswith(str(file))], kept.get(key)
+
+
+#: Answers of this test alone.
+_ANSWERS: Answers[str] = Answers("answer of a test", 64, str, str)
+
+
+def _keeps(file: Path, item: str) -> str:
+    with answers_in(file):
+        _ANSWERS.keep(item, load_device("tiny"), (), f"answer of {item}")
+    return item
+
+
+def test_what_helpers_keep_is_there_when_they_have_ended(tmp_path: Path) -> None:
+    """They open the file once, and write what waits before they end."""
+    file, items = tmp_path / "kept", [f"item {n}" for n in range(20)]
+    with Workers(2) as workers:
+        assert len([*workers.each(partial(_keeps, file), items, str)]) == 20
+    with answers_in(file):
+        found = [_ANSWERS.find(item, load_device("tiny")) for item in items]
+    assert [each and each.answer for each in found] == [f"answer of {item}" for item in items]
 
 
 def test_a_full_disk_costs_no_answer(tmp_path: Path) -> None:

@@ -154,6 +154,17 @@ def test_processes_give_the_same_table() -> None:
     assert spread == look(points)
 
 
+def test_one_process_measures_points_beside_each_other() -> None:
+    """Of a grid those that differ along the last axis, which changes fastest."""
+    study = make_study(
+        {"operator": "matmul", "device": "tiny"},
+        {"m": "16,32", "l2.size": "64KiB,128KiB"},
+    )
+    assert [study.beside(setting) for setting in study.points()] == [("16",)] * 2 + [("32",)] * 2
+    along = make_study({"operator": "matmul", "device": "tiny"}, {"m": "16,32"}, "zip")
+    assert [along.beside(setting) for setting in along.points()] == [("16",), ("32",)]
+
+
 def test_two_processes_may_write_one_store(tmp_path: Path) -> None:
     file = tmp_path / "store.sqlite"
     script = (

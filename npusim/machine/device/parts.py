@@ -130,8 +130,22 @@ class Called:
         return self.role or self.name
 
 
+class Holds:
+    """A part that has so many bytes of room."""
+
+    size_bytes: int
+
+    def has_room(self, size: float) -> bool:
+        """True if it holds so many bytes; results that ask no more rest on no more."""
+        return size <= self.size_bytes
+
+    def lacks(self, size: int) -> int:
+        """Bytes of so many for which it has no room."""
+        return 0 if self.has_room(size) else size - self.size_bytes
+
+
 @dataclass(frozen=True, kw_only=True)
-class Memory(Called):
+class Memory(Called, Holds):
     """A private memory of a core; with neither a role nor the name of one for own kernels only."""
 
     name: str
@@ -142,10 +156,6 @@ class Memory(Called):
     #: to kernels: `L1`, `L0A`, `L0B`, `L0C`, `UB`, `SM`, `AM`, `L0A_MX`, `L0B_MX` or `BT`; left out
     #: where its name says so
     role: str = entry("", digest="unless empty")
-
-    def has_room(self, size: int) -> bool:
-        """True if it holds so many bytes; results that ask no more rest on no more."""
-        return size <= self.size_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -411,7 +421,7 @@ class Sync:
 
 
 @dataclass(frozen=True, kw_only=True)
-class L2Cache:
+class L2Cache(Holds):
     """The shared cache in front of main memory; totals over all cores."""
 
     #: capacity

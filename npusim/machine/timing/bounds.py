@@ -133,12 +133,10 @@ def memory_bounds(device: Device, needed: GmBytes, held_bytes: int = 0) -> tuple
     l2 = device.l2
     key = device.main_memory_key
     name = device.main_memory_name
-    room = l2.size_bytes if l2 is not None else 0
     read = sum(needed.read.values())
     written = sum(needed.written.values())
     missing = max(0, read - held_bytes)
-    never = max(0, read - room)
-    over = max(0, written - room)
+    never, over = (size if l2 is None else l2.lacks(size) for size in (read, written))
     reads, writes = rates_at_most(main, key)
     buses = [
         Rate(link.bytes_per_cycle, f"links.{link.name}.rate") for link in device.links_to_memory

@@ -14,8 +14,6 @@ from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
-from scipy.optimize import Bounds, LinearConstraint, milp
-from scipy.sparse import coo_array
 
 from npusim.base.records import replace
 
@@ -95,6 +93,17 @@ class FormatProblem(Struct, frozen=True):
         us = sum(way.us for way in picked) + sum(conversion.us for conversion in conversions)
         return FormatPlan(tuple(chosen), homes, tuple(conversions), us, us)
 
+    @property
+    def only(self) -> FormatPlan | None:
+        """The plan where nothing is open, so that times decide nothing; None where anything is.
+
+        Nothing is where each operation has one way and each given value one format.
+        """
+        if any(len(choices) > 1 for choices in (*self.ways, *self.given.values())):
+            return None
+        given = {name: formats[0] for name, formats in self.given.items()}
+        return self.evaluated([0] * len(self.ways), given)
+
     def best(self) -> FormatPlan:
         """The plan of least time, by an integer program."""
         return _Program(self).solved()
@@ -170,6 +179,10 @@ class _Program:
 
     def solved(self) -> FormatPlan:
         """The plan of least time, with the bound that the solver proved."""
+        # A step that leaves nothing to choose needs neither, and they take long to import.
+        from scipy.optimize import Bounds, LinearConstraint, milp  # noqa: PLC0415
+        from scipy.sparse import coo_array  # noqa: PLC0415
+
         places = [
             (row_number, column, factor)
             for row_number, row in enumerate(self.rows)

@@ -232,6 +232,10 @@ class Formats:
         what = self.conversion(name, format)
         return None if what is None else self.step.values[name].repeats * self.times[what].us
 
+    def possible(self, name: str, format: str) -> float | None:
+        """Nothing to convert a value to a format; None where no kernel does."""
+        return None if self.conversion(name, format) is None else 0.0
+
 
 def _taking(ways: Sequence[dict[str, str]], bits: Mapping[str, str]) -> list[dict[str, str]]:
     """The ways that have ``bits``, those among their values, in these formats."""
@@ -315,9 +319,10 @@ def each_call(step: Training, formats: Formats) -> Iterator[PlannedLaunch]:
                 yield PlannedLaunch(None, {}, step.views, name, way[name], PLAIN)
 
 
-def problem(step: Training, formats: Formats, *, fixed: bool) -> FormatProblem:
+def problem(step: Training, formats: Formats, *, fixed: bool, timed: bool = True) -> FormatProblem:
     """The choice of formats; ``fixed`` leaves each operation and parameter its blocked one.
 
+    Where it is not ``timed`` nothing is simulated and nothing takes any time.
     Data come as frameworks have them; parameters and the optimizer's state may stay in any format
     between steps, but in the same one.
     """
@@ -327,7 +332,7 @@ def problem(step: Training, formats: Formats, *, fixed: bool) -> FormatProblem:
         ways.append(
             [
                 FormatWay(
-                    formats.us(operation, way),
+                    formats.us(operation, way) if timed else 0.0,
                     {name: way[name] for name in operation.reads},
                     {name: way[name] for name in operation.writes},
                 )
@@ -348,7 +353,7 @@ def problem(step: Training, formats: Formats, *, fixed: bool) -> FormatProblem:
         free |= kind == "map" and name not in step.inputs  # a parameter that is read as a map
         outside[name] = several if free else usual
     pairs = [(old, new) for new, old in step.updates.items() if old in outside]
-    return FormatProblem(ways, formats.cost, outside, pairs)
+    return FormatProblem(ways, formats.cost if timed else formats.possible, outside, pairs)
 
 
 def planned(

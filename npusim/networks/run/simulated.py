@@ -81,18 +81,21 @@ class SimulatedTasks(OfLauncher, frozen=True):
         new = list(names)
         if self.workers.jobs > 1:
             new.sort(key=_effort, reverse=True)
+        if not new:
+            return
         progress = self.launcher.options.progress
-        times = self.workers.each(
-            self._attempt(),
-            new,
-            lambda what: f"operation {names[what]}",
-            kind=_computation,
-            shared=(self.launcher.options.machine,),
-        )
-        for done, (place, timed) in enumerate(times, 1):
-            self.known[new[place]] = timed
-            if progress is not None:
-                progress(new[place].operation.kind, "operations", done, len(new))
+        with answers_in(self.store):  # opened once for all that are simulated here
+            times = self.workers.each(
+                self._attempt(),
+                new,
+                lambda what: f"operation {names[what]}",
+                kind=_computation,
+                shared=(self.launcher.options.machine,),
+            )
+            for done, (place, timed) in enumerate(times, 1):
+                self.known[new[place]] = timed
+                if progress is not None:
+                    progress(new[place].operation.kind, "operations", done, len(new))
 
     def _attempt(self) -> Attempt:
         # What takes reports of progress has long kernels simulated, whatever they take.

@@ -44,6 +44,7 @@ from npusim.networks.run.implausible import AutomaticTilings
 from npusim.networks.run.launched_operation import CONVERSIONS, LaunchedOperation
 from npusim.networks.run.launches import OperationLauncher
 from npusim.networks.run.memory import StepMemory, workspace_bytes
+from npusim.networks.run.only_plan import OnlyPlan
 from npusim.networks.run.setting import Setting, StepRequest
 from npusim.networks.run.simulated import SimulatedTasks, TasksBySize
 from npusim.networks.run.step_result import StepResult
@@ -276,7 +277,10 @@ def setting(
 
 
 class PreparedStep(Struct, frozen=True):
-    """A step that is planned: what it computes, and what is launched for it, in order."""
+    """A step that is planned: what it computes, and what is launched for it, in order.
+
+    ``only`` as of ``StepPlan``.
+    """
 
     workload: Workload
     setting: Setting
@@ -285,6 +289,7 @@ class PreparedStep(Struct, frozen=True):
     times: SimulatedTasks
     fused: Mapping[str, int]
     plan: FormatPlan | None
+    only: bool
     todo: tuple[LaunchTask, ...]
 
     def result(self, times: Mapping[Task, Timed]) -> StepResult:
@@ -299,7 +304,7 @@ class PreparedStep(Struct, frozen=True):
             step=self.step,
             launched=done,
             fused=self.fused,
-            plan=self.plan,
+            planned=OnlyPlan.of(self.step, self.times) if self.only else self.plan,
             reduced=all_reduce_of(device, self.setting.cards, self.step, done),
             automatic=AutomaticTilings.of(
                 [launch.task for launch in self.todo], self.times.launcher, self.times.store
@@ -332,12 +337,16 @@ def prepared(
 
 
 class StepPlan(NamedTuple):
-    """Operations of a step with the formats of their values, and what is launched, in order."""
+    """Operations of a step with the formats of their values, and what is launched, in order.
+
+    An ``only`` plan is one that no times decided, and has none.
+    """
 
     step: Training
     formats: Formats
     fused: Mapping[str, int]
     plan: FormatPlan | None
+    only: bool
     todo: tuple[LaunchTask, ...]
 
 
@@ -364,9 +373,12 @@ def plan_of(
     fused_counts = fused(step, chosen(setting.fusions), device, times.as_product)
     fixed = setting.layouts == "as_framework"
     formats = Formats(step, times, as_framework=fixed)
-    plan = None
+    plan = problem(step, formats, fixed=True, timed=False).only if fixed else None
+    only = plan is not None
     if setting.layouts == "each_call":
         launches = each_call(step, formats)
+    elif plan is not None:
+        launches = planned(step, formats, plan, fixed=True)
     else:
         formats.simulate(fixed=fixed)
         plan = problem(step, formats, fixed=fixed).best()
@@ -377,7 +389,7 @@ def plan_of(
             plan = replace(plan, framework_us=usual.us)
         launches = planned(step, formats, plan, fixed=fixed)
     todo = tuple(tasks(launches, formats, device))
-    return StepPlan(step, formats, fused_counts, plan, todo)
+    return StepPlan(step, formats, fused_counts, plan, only, todo)
 
 
 def planned_memory(workload: Workload, options: Options, setting: Setting) -> StepMemory:

@@ -9,6 +9,7 @@ from typing import Protocol
 from npusim.machine.device.spec import Device
 from npusim.networks.plan.formats import FormatPlan
 from npusim.networks.run.launched_operation import LaunchedOperation
+from npusim.networks.run.only_plan import OnlyPlan
 from npusim.networks.run.setting import Setting
 from npusim.results.facts.number_text import bytes_text, times_text, us_text
 from npusim.results.shown.network_words import TRAFFIC
@@ -26,7 +27,7 @@ class NotedStep(Protocol):
         """How it ran."""
 
     @property
-    def plan(self) -> FormatPlan | None:
+    def planned(self) -> FormatPlan | OnlyPlan | None:
         """How formats were chosen, None where every operation converts."""
 
     @property
@@ -58,7 +59,7 @@ def notes_of_step(step: NotedStep) -> Iterator[str]:
     """Notes on formats, on main memory, and on operations without a kernel."""
     if step.setting.mode == "eager" and step.setting.layouts == "as_framework":
         yield from _notes_of_private_formats(step.device)
-    if step.setting.layouts != "each_call" and step.plan is not None:
+    if step.setting.layouts != "each_call" and step.planned is not None:
         yield (
             "formats are chosen by the times of kernels that start with a cold L2; the step's "
             "own time counts what the kernels before leave there"

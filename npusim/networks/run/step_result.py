@@ -24,6 +24,7 @@ from npusim.networks.run.all_reduce import Reduced
 from npusim.networks.run.implausible import PLAUSIBILITY, AutomaticTilings, Plausibility
 from npusim.networks.run.launched_operation import LaunchedOperation
 from npusim.networks.run.memory import StepMemory
+from npusim.networks.run.only_plan import OnlyPlan
 from npusim.networks.run.setting import Setting, StepRequest
 from npusim.networks.run.step_again import alike_operations, replay_of
 from npusim.networks.run.step_notes import notes_of_step
@@ -72,7 +73,7 @@ Row = dict[str, Any]
 class StepResult(Reported, Spending, Struct, frozen=True, kw_only=True, dict=True):
     """A step of a network on one card of ``setting.cards``, in the order of launch.
 
-    ``fused`` says how often each fusion was made, ``plan`` how formats were chosen, and ``reduced``
+    ``fused`` says how often each fusion was made, ``planned`` how formats were, and ``reduced``
     what exchanging the gradients between cards takes. ``automatic`` times its operations with other
     tilings, where these are the library's. ``fitting_batch`` is a batch that the card's memory
     holds, where it does not hold this one and that is known. ``request`` says how the step was
@@ -87,7 +88,7 @@ class StepResult(Reported, Spending, Struct, frozen=True, kw_only=True, dict=Tru
     step: Training
     launched: tuple[LaunchedOperation, ...]
     fused: Mapping[str, int]
-    plan: FormatPlan | None
+    planned: FormatPlan | OnlyPlan | None
     reduced: Reduced | None = None
     automatic: AutomaticTilings | None = None
     fitting_batch: int | None = None
@@ -109,6 +110,13 @@ class StepResult(Reported, Spending, Struct, frozen=True, kw_only=True, dict=Tru
     def jobs(self) -> int | None:
         """Processes for what is asked of the step: those it was asked for with, else this one."""
         return 1 if self.request is None else self.request.jobs
+
+    @cached_property
+    def plan(self) -> FormatPlan | None:
+        """How formats were chosen, and its times; None where every operation converts."""
+        if isinstance(self.planned, OnlyPlan):
+            return self.planned.timed(self.simulated, self.jobs)
+        return self.planned
 
     @property
     def cards(self) -> int:

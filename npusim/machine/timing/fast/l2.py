@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from npusim.base.integers import IntArray
+from npusim.base.integers import IntArray, round_up
 from npusim.machine.device.parts import L2Cache
 from npusim.machine.timing.fast.jit import compiled, entry
 from npusim.machine.timing.fast.state import COST, ENTRY, L2_INFO, Cache, Records, empty
@@ -287,16 +287,21 @@ def touch_rows(cache: Cache, place: Place, write: bool, costs: Records) -> None:
 
 
 class FastL2:
-    """Content of an L2 as flat arrays; it survives from kernel to kernel of one call."""
+    """Content of an L2 as flat arrays; it survives from kernel to kernel of one call.
+
+    One that has room for all tensors together drops nothing, whatever more it might hold: what is
+    timed with it rests on this room, and not on its size.
+    """
 
     def __init__(self, spec: L2Cache | None) -> None:
+        self._spec = spec
+        self._most = 0  # bytes in whole sectors of all tensors
         self.block = spec.block_bytes if spec else 1 << 30
         info = empty(L2_INFO, 1)
         info["cached"] = spec is not None
         info["block_shift"] = self.block.bit_length() - 1
         info["sector_shift"] = spec.sector_bytes.bit_length() - 1 if spec else 0
         info["waiting"] = waiting(spec)
-        info["capacity"] = spec.size_bytes // spec.sector_bytes if spec else 0
         self.cache = Cache(
             info=info,
             stamp=np.zeros(0, np.int64),
@@ -343,9 +348,19 @@ class FastL2:
             longer = {name: _longer(getattr(self.cache, name), blocks) for name in grow}
             self.cache = self.cache._replace(**longer)
             self.tensors[tensor] = (first, size)
+            self._make_capacity(size)
         first, known = self.tensors[tensor]
         assert size <= known, "a tensor keeps its size from kernel to kernel"
         return first
+
+    def _make_capacity(self, size: int) -> None:
+        """Set the sectors that are held at most, as a tensor of so many bytes comes."""
+        spec, info = self._spec, self.cache.info
+        if spec is None:
+            return
+        self._most += round_up(size, spec.sector_bytes)
+        room = self._most if spec.has_room(self._most) else spec.size_bytes
+        info["capacity"] = room // spec.sector_bytes
 
     def preload(self, tensor: str, size: int) -> None:
         """Make the first ``size`` bytes of a tensor resident and clean."""
