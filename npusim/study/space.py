@@ -138,7 +138,7 @@ class Study:
     def beside(self, setting: Setting) -> tuple[str, ...]:
         """What a point of a grid has in common with those beside it along the last axis."""
         along = self.axes[-1].name if self.axes and self.combine == "grid" else ""
-        return tuple(setting[name] for name in self.varied if name != along)
+        return tuple(setting.get(name, "") for name in self.varied if name != along)
 
     def check(self) -> None:
         """Read every fixed text and every value of every axis before anything is simulated.
