@@ -24,6 +24,7 @@ $(VENV)/.installed: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --quiet --upgrade pip
 	@$(BIN)/python -m pip install --quiet --quiet --editable '.[dev]'
+	@$(BIN)/python -m compileall -q npusim  # else every start compiles it where Python writes no bytecode
 	@touch $@
 
 demo: $(VENV)/.installed
