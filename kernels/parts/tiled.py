@@ -53,11 +53,28 @@ class Tiled(Kernel):
         known: tuple[float, ...] = (),
     ) -> list[tuple[float, Kernel]]:
         """See ``Kernel.ranked``; those that take longer than times that are ``known`` may miss."""
+        return [*self._all_with(self._leaders(device, cores, few, warm, known))]
+
+    def contenders(
+        self, device: Device, cores: int, few: int, warm: Collection[str] = ()
+    ) -> tuple[Iterable[tuple[float, Kernel]], Iterable[tuple[float, Kernel]]]:
+        """See ``Kernel.contenders``; kernels are made as they are looked at."""
+        return self._all_with(self._leaders(device, cores, few, warm)), []
+
+    def _leaders(
+        self,
+        device: Device,
+        cores: int,
+        few: int,
+        warm: Collection[str],
+        known: tuple[float, ...] = (),
+    ) -> list[tuple[float, Any]]:
+        """Estimates and tilings of ``ranked``."""
         spaces = self.spaces(device, cores, in_l2(device, warm, *self.tensors))
         leaders = list[tuple[float, Any]]()
         for space in spaces:
             leaders += leading(space, few, *known, *(time for time, _ in leaders))
-        return [*self._all_with(sorted(leaders, key=lambda leader: leader[0])[:few])]
+        return sorted(leaders, key=lambda leader: leader[0])[:few]
 
     def _all_with(self, tilings: Iterable[tuple[float, Any]]) -> Iterator[tuple[float, Kernel]]:
         """The same with tilings, as far as the layouts of its operands allow them."""

@@ -58,8 +58,9 @@ def even_parts(total: int, most: int, few: int = 32) -> list[int]:
     """
     sizes, pieces = [], ceil_div(total, most)
     while total and pieces <= total:
-        sizes.append(ceil_div(total, pieces))
-        pieces = ceil_div(total, sizes[-1] - 1) if sizes[-1] > 1 else total + 1
+        size = -(-total // pieces)
+        sizes.append(size)
+        pieces = -(-total // (size - 1)) if size > 1 else total + 1
     if len(sizes) <= few:
         return sizes
     targets = [sizes[0] ** (1 - i / (few - 1)) for i in range(few)]

@@ -46,8 +46,12 @@ _SLACK = 32 * _PAGE
 #: transaction, and the look whether sources changed, take some milliseconds.
 _TOGETHER, _SECONDS = 1024, 0.5
 
-#: The quickest of zlib's levels: answers become a tenth longer than at its usual one.
-_LEVEL = 1
+#: Bytes from which an answer is compressed, and the quickest of zlib's levels: answers become a
+#: tenth longer than at its usual one.
+_LONG, _LEVEL = 256, 1
+
+#: The first byte of a value says whether it is compressed.
+_PLAIN, _COMPRESSED = b"p", b"z"
 
 #: Share of the pages from which the oldest answers make room, and the share of answers that go.
 _FULL, _LEAVE = 0.9, 4
@@ -194,8 +198,8 @@ class Store:
         try:
             with self._alone:
                 rows = self._base.execute(query, values).fetchall()
-            return [msgspec.msgpack.decode(zlib.decompress(row[0])) for row in rows]
-        except (sqlite3.Error, zlib.error) as error:
+            return [_unpacked(row[0]) for row in rows]
+        except (sqlite3.Error, zlib.error, msgspec.DecodeError) as error:
             raise StoreError(
                 f"the store {self.file!r} cannot be read ({error}); name another file, or remove "
                 "this one"
@@ -203,9 +207,7 @@ class Store:
 
     def put(self, answers: Iterable[tuple[str, Any]]) -> None:
         """Keep answers, all of them or none; what does not fit at all is not kept."""
-        packed = [
-            (key, zlib.compress(msgspec.msgpack.encode(value), _LEVEL)) for key, value in answers
-        ]
+        packed = [(key, _packed(value)) for key, value in answers]
         if packed and not as_imported():
             self._warn("npusim was edited since this process began", "start it again")
             return
@@ -288,6 +290,20 @@ class Store:
                     self._base.execute("rollback")
                 raise
             self._base.execute("commit")
+
+
+def _packed(value: Any) -> bytes:
+    """The bytes that stand for an answer."""
+    plain = msgspec.msgpack.encode(value)
+    if len(plain) < _LONG:
+        return _PLAIN + plain
+    return _COMPRESSED + zlib.compress(plain, _LEVEL)
+
+
+def _unpacked(packed: bytes) -> Any:
+    """The answer that bytes stand for."""
+    kind, content = packed[:1], packed[1:]
+    return msgspec.msgpack.decode(zlib.decompress(content) if kind == _COMPRESSED else content)
 
 
 #: Stores that are open in this process.
