@@ -12,8 +12,17 @@ import numpy as np
 
 from npusim.machine.timing.fast.jit import compiled, entry
 
-#: Steps of a core that are followed one by one; more are taken to go on at the same pace.
+#: Steps of a core that are followed; more are taken to go on at the same pace.
 MOST_STEPS = 1500
+
+#: Cycles by which two times that are the same may differ, of rounding.
+_ROUNDING = 1e-6
+
+#: Items after which what comes is like it was, at most; longer patterns are followed item by item.
+_LONGEST_PERIOD = 16
+
+#: An item that no core comes to.
+_NEVER = 1 << 40
 
 #: After so many loads half of the cores that began together load at any time, where main memory
 #: makes them wait and where the L2 does; fitted to simulated kernels.
@@ -96,33 +105,59 @@ def _at_once(cores: float, part: float, together: float) -> float:
 #: and the latest products began.
 SCALAR, LOAD, INTO, CUBE, OUT, FIRST, SECOND, MOVED, TURN, FIRSTS, SECONDS = range(11)
 BUSY, LACKS, SPAN, FETCHED = range(11, 15)
-_L0, _FIRST_FREE, _SECOND_FREE, _C_FREE, _BEGUN, SCRATCH = 15, 19, 27, 35, 43, 139
+_L0, _FIRST_FREE, _SECOND_FREE, _C_FREE, _BEGUN, _SIZE = 15, 19, 27, 35, 43, 139
+
+#: Latest products whose beginning is known.
+_RING = _SIZE - _BEGUN
+
+#: Behind it is the state that was noted, or what a period adds to it; then where items began to be
+#: alike and to which one they are, which one was noted, and whether the core only repeats itself.
+_NOTED_STATE = _SIZE
+_CHANGED, _UNTIL, _NOTED, _STEADY, SCRATCH = range(2 * _SIZE, 2 * _SIZE + 5)
 
 
 @compiled
 def _core(w: Any, i: int, held: float, fresh: float, most: float, s: Any) -> float:
     """Cycles of the busiest core, and in its state what it loads; no further than ``most``.
 
-    What the L2 has ``held`` comes at another rate than what is ``fresh``. Steps after the first
-    ``MOST_STEPS`` go on at their pace.
+    What the L2 has ``held`` comes at another rate than what is ``fresh``. Items that only repeat
+    what the core does already are skipped. Steps after the first ``MOST_STEPS`` go on at their
+    pace.
     """
     s.fill(0.0)
     half = half_moved = half_fetched = 0.0
-    half_items, items = 0, np.ceil(w.items[i] / w.cores[i])
-    for item in range(int(items)):
+    items = int(np.ceil(w.items[i] / w.cores[i]))
+    steps = w.firsts[i] * w.seconds[i] * w.steps[i]
+    half_items = max(1, int(np.ceil(MOST_STEPS // 2 / steps)))
+    most_items = max(half_items + 1, int(np.ceil(MOST_STEPS / steps)))
+    cube, into, out, load, saved = _least_of_item(w, i, held)
+    period = _period(w, i)
+    item = 0
+    while item < items:
         begun = s[LOAD]
         if _item(w, i, item, held, fresh, s):
             s[SPAN] += s[LOAD] - begun
         _drain(w, i, s, _C_FREE + item % int(w.drain_slots[i]))
-        if s[OUT] > most:
-            break
-        if s[TURN] >= MOST_STEPS // 2 and not half_items:
-            half, half_items = max(s[OUT], s[CUBE]), item + 1
+        item += 1
+        if period > 0:
+            stop = half_items if item <= half_items else most_items
+            item = _repeated(w, i, item, min(stop, items), period, s)
+        left = items - item
+        at_least = max(
+            s[CUBE] + left * cube,
+            s[INTO] + left * into,
+            s[OUT] + left * out,
+            s[LOAD] + left * load - saved,
+        )
+        if at_least > most:
+            return float(at_least)
+        if item == half_items:
+            half = max(s[OUT], s[CUBE])
             half_moved, half_fetched = s[MOVED], s[FETCHED]
-        elif s[TURN] >= MOST_STEPS:  # the rest goes on at the pace of the second half
-            part = (items - item - 1) / (item + 1 - half_items)
+        elif item == most_items:  # the rest goes on at the pace of the second half
+            part = left / (item - half_items)
             now = max(s[OUT], s[CUBE])
-            more = (now - half) * part
+            more = max((now - half) * part, at_least - now)
             s[MOVED] += (s[MOVED] - half_moved) * part
             s[FETCHED] += (s[FETCHED] - half_fetched) * part
             for place in range(BUSY, SPAN + 1):
@@ -131,6 +166,159 @@ def _core(w: Any, i: int, held: float, fresh: float, most: float, s: Any) -> flo
             s[CUBE] += more
             break
     return float(max(s[OUT], s[CUBE]))
+
+
+@compiled
+def _least_of_item(w: Any, i: int, held: float) -> tuple[float, float, float, float, float]:
+    """The least cycles of an item for the cube, loads to L0, drains and loads to L1.
+
+    A load to L1 may serve several items: in that of some items it saves at most the last figure.
+    """
+    loads = w.firsts[i] * w.seconds[i]
+    rests = w.steps[i] // w.run[i]
+    whole = w.steps[i] - rests
+    cube = loads * (whole * w.m[i] + rests * w.rest_m[i])
+    into = loads * (whole * (w.a[i] + w.b[i]) + rests * w.rest_l0[i])
+    out = w.drain[i] if w.lag[i] >= 0 else w.pace[i]
+    first = w.firsts[i] * _cycles(
+        w.first_start[i], w.first_beside[i], w.first_bytes[i], held, w.rate[i]
+    )
+    second = loads * _cycles(
+        w.second_start[i], w.second_beside[i], w.second_bytes[i], held, w.rate[i]
+    )
+    load = first / w.first_every[i] + second / w.second_every[i]
+    return cube, into, out, load, first + second - load
+
+
+@compiled
+def _repeated(w: Any, i: int, item: int, stop: int, period: int, s: Any) -> int:
+    """The item to go on with after ``item`` are done: at most ``stop``, where it is steady.
+
+    A core is compared with itself a ``period`` before, at ever longer intervals: what it does at
+    first is like nothing else.
+    """
+    if item > s[_UNTIL]:  # the items from here on are others
+        s[_CHANGED], s[_UNTIL], s[_NOTED], s[_STEADY] = item, _until(w, i, item), 0.0, 0.0
+    age, noted = item - int(s[_CHANGED]), int(s[_NOTED])
+    if noted > 0 and item == noted + period:
+        s[_STEADY] = 1.0 if _is_steady(w, i, s) else 0.0
+    elif s[_STEADY] == 0.0 and age & (age - 1) == 0 and item > noted + period:
+        s[_NOTED] = item
+        for place in range(_SIZE):
+            s[_NOTED_STATE + place] = s[place]
+    if s[_STEADY] == 0.0:
+        return item
+    return item + period * _repeat(s, max(0, min(stop, int(s[_UNTIL])) - item) // period)
+
+
+@compiled
+def _period(w: Any, i: int) -> int:
+    """After how many items what they load and the slots they drain to are as before.
+
+    0 where that are too many. What happens seldom is left to ``_until``.
+    """
+    period = int(w.drain_slots[i])
+    for often in (
+        int(w.first_every[i]),
+        int(w.second_every[i]),
+        int(w.first_period[i]) if w.first_copies[i] > 0 else 1,
+        int(w.second_period[i]) if w.second_copies[i] > 0 else 1,
+    ):
+        if often <= _LONGEST_PERIOD:
+            period *= often // _common(period, often)
+    return period if period <= _LONGEST_PERIOD else 0
+
+
+@compiled
+def _common(a: int, b: int) -> int:
+    """The greatest common divisor."""
+    while b > 0:
+        a, b = b, a % b
+    return a
+
+
+@compiled
+def _until(w: Any, i: int, item: int) -> int:
+    """The first item from ``item`` on that is no repetition of those a period before it."""
+    until = _NEVER
+    every = int(w.first_every[i])
+    if every > _LONGEST_PERIOD:
+        until = min(until, _next(item, every))
+    every = int(w.second_every[i])
+    if every > _LONGEST_PERIOD:
+        until = min(until, _next(item + every // 2, every) - every // 2)
+    if w.first_copies[i] > 0 and item < w.first_until[i]:
+        until = min(until, _lacking(item, w.first_until[i], int(w.first_period[i])))
+    if w.second_copies[i] > 0 and item < w.second_until[i]:
+        until = min(until, _lacking(item, w.second_until[i], int(w.second_period[i])))
+    return until
+
+
+@compiled
+def _lacking(item: int, until: float, period: int) -> int:
+    """The next item that ends what the L2 lacks, or of few that it lacks."""
+    end = int(np.ceil(min(until, float(_NEVER))))
+    return min(end, _next(item, period)) if period > _LONGEST_PERIOD else end
+
+
+@compiled
+def _next(number: int, every: int) -> int:
+    """The multiple of ``every`` that is no less than ``number``."""
+    return (number + every - 1) // every * every
+
+
+@compiled
+def _is_steady(w: Any, i: int, s: Any) -> bool:
+    """Whether a core is as it was noted, but for one difference of all times.
+
+    Then it repeats itself. Where it is, what was noted becomes the difference.
+    """
+    later = s[CUBE] - s[_NOTED_STATE + CUBE]
+    turn, turn_noted = int(s[TURN]), int(s[_NOTED_STATE + TURN])
+    ahead = int(w.ahead[i])
+    same = turn_noted >= ahead
+    for place in (SCALAR, LOAD, INTO, OUT, FIRST, SECOND):
+        same = same and _is_same(s, place, place, later)
+    for start, slots, count in (
+        (_L0, int(w.step_slots[i]), TURN),
+        (_FIRST_FREE, int(w.first_slots[i]), FIRSTS),
+        (_SECOND_FREE, int(w.second_slots[i]), SECONDS),
+    ):
+        now, noted = int(s[count]), int(s[_NOTED_STATE + count])
+        for slot in range(slots):
+            same = same and _is_same(
+                s, start + (now + slot) % slots, start + (noted + slot) % slots, later
+            )
+    for slot in range(int(w.drain_slots[i])):  # a period is a multiple of them
+        same = same and _is_same(s, _C_FREE + slot, _C_FREE + slot, later)
+    for back in range(1, min(ahead, _RING) + 1):
+        same = same and _is_same(
+            s, _BEGUN + (turn - back) % _RING, _BEGUN + (turn_noted - back) % _RING, later
+        )
+    if same:
+        for place in range(FETCHED + 1):
+            s[_NOTED_STATE + place] = s[place] - s[_NOTED_STATE + place]
+    return same
+
+
+@compiled
+def _is_same(s: Any, place: int, noted: int, later: float) -> bool:
+    """Whether a time is so much ``later``, or is of old and nothing waits for it any more."""
+    now, before = s[place], s[_NOTED_STATE + noted]
+    return bool(abs(now - before - later) <= _ROUNDING or (now == before and now <= s[SCALAR]))
+
+
+@compiled
+def _repeat(s: Any, times: int) -> int:
+    """Let a steady core do so many periods more, and return how many.
+
+    Its slots stay in the turn they are in.
+    """
+    for place in (SCALAR, LOAD, INTO, CUBE, OUT, FIRST, SECOND, MOVED, BUSY, LACKS, SPAN, FETCHED):
+        s[place] += times * s[_NOTED_STATE + place]
+    for place in range(_L0, _SIZE):
+        s[place] += times * s[_NOTED_STATE + CUBE]
+    return times
 
 
 @compiled
@@ -161,6 +349,12 @@ def _item(w: Any, i: int, item: int, held: float, fresh: float, s: Any) -> bool:
         start = _seconds(w, i, other, s, start, again, second)
         s[free] = s[INTO]
     return bool(first + second > 0)
+
+
+@compiled
+def _cycles(start: float, beside: float, size: float, rate: float, most: float) -> float:
+    """Cycles of a load at a rate, of which so many of its start are ``beside``."""
+    return start - _meanwhile(beside, size, rate, most) + size / rate
 
 
 @compiled
@@ -195,46 +389,54 @@ def _load(
 
 @compiled
 def _seconds(w: Any, i: int, rate: float, s: Any, start: float, load: bool, copies: float) -> float:
-    """The loads of the second operand for one of the first, with their steps."""
+    """The loads of the second operand for one of the first, with their steps.
+
+    A step is both loads to L0 and a product; the first of all waits for ``start`` too. It is most
+    of the work of an estimate, so that what it asks for stands in variables meanwhile.
+    """
+    steps, run = int(w.steps[i]), int(w.run[i])
+    into, product = w.a[i] + w.b[i], w.m[i]
+    rest_into, rest_product = w.rest_l0[i], w.rest_m[i]
+    into_head, product_head = w.a_head[i], w.m_head[i]
+    issue, ahead, slots = w.issue[i], int(w.ahead[i]), int(w.step_slots[i])
+    scalar, in_l0, cube, turn = s[SCALAR], s[INTO], s[CUBE], int(s[TURN])
+    slot = turn % slots
     for _ in range(int(w.seconds[i])):
         if load:
+            s[SCALAR] = scalar
             s[SECONDS] += 1
             free = _SECOND_FREE + int(s[SECONDS] - 1) % int(w.second_slots[i])
             begin = w.second_start[i] - _meanwhile(
                 w.second_beside[i], w.second_bytes[i], rate, w.rate[i]
             )
             _load(s, SECOND, free, begin, w.second_bytes[i], rate, copies)
-        for step in range(1, int(w.steps[i]) + 1):
-            if step % int(w.run[i]) > 0:
-                _step(w, i, s, start, w.a[i] + w.b[i], w.m[i])
-            else:
-                _step(w, i, s, start, w.rest_l0[i], w.rest_m[i])
+        in_l1 = max(s[FIRST], s[SECOND])
+        left = run
+        for _ in range(steps):
+            left -= 1
+            scalar += issue
+            if turn >= ahead:  # the scalar pipe stops when queues are full
+                scalar = max(scalar, s[_BEGUN + (turn - ahead) % _RING])
+            ready = max(scalar, in_l1, s[_L0 + slot])
+            if ready > in_l0:
+                in_l0 = ready + into_head
+            in_l0 += into if left > 0 else rest_into
+            ready = max(in_l0, start)
+            if ready > cube:
+                cube = ready + product_head
+            s[_BEGUN + turn % _RING] = cube
+            cube += product if left > 0 else rest_product
+            if start > 0 and w.lag[i] >= 0:  # it follows the drain before piece by piece
+                cube = max(cube, s[OUT])
+            s[_L0 + slot] = cube
             start = 0.0
-        s[_SECOND_FREE + int(s[SECONDS] - 1) % int(w.second_slots[i])] = s[INTO]
+            turn += 1
+            slot = slot + 1 if slot + 1 < slots else 0
+            if left == 0:
+                left = run
+        s[_SECOND_FREE + int(s[SECONDS] - 1) % int(w.second_slots[i])] = in_l0
+    s[SCALAR], s[INTO], s[CUBE], s[TURN] = scalar, in_l0, cube, turn
     return start
-
-
-@compiled
-def _step(w: Any, i: int, s: Any, start: float, into: float, product: float) -> None:
-    """Both loads to L0 and a product of so many cycles, which waits for ``start`` too."""
-    turn, ahead = int(s[TURN]), int(w.ahead[i])
-    s[SCALAR] += w.issue[i]
-    if turn >= ahead:  # the scalar pipe stops when queues are full
-        s[SCALAR] = max(s[SCALAR], s[_BEGUN + (turn - ahead) % (SCRATCH - _BEGUN)])
-    slot = _L0 + turn % int(w.step_slots[i])
-    ready = max(s[SCALAR], s[FIRST], s[SECOND], s[slot])
-    if ready > s[INTO]:
-        s[INTO] = ready + w.a_head[i]
-    s[INTO] += into
-    ready = max(s[INTO], start)
-    if ready > s[CUBE]:
-        s[CUBE] = ready + w.m_head[i]
-    s[_BEGUN + turn % (SCRATCH - _BEGUN)] = s[CUBE]
-    s[CUBE] += product
-    if start > 0 and w.lag[i] >= 0:  # it follows the drain before piece by piece
-        s[CUBE] = max(s[CUBE], s[OUT])
-    s[slot] = s[CUBE]
-    s[TURN] += 1
 
 
 @compiled

@@ -73,8 +73,9 @@ def growing() -> Iterator[None]:
             gc.enable()
 
 
-#: Objects that may be made, less those that are gone, between two looks for cycles.
-_SELDOM = 200_000
+#: Objects that may be made, less those that are gone, between two looks for cycles: beside the work
+#: of others, and in a process of our own. A look at a million takes half a second and finds nothing.
+_SELDOM, _HARDLY_EVER = 1_000_000, 5_000_000
 
 
 @contextmanager
@@ -94,9 +95,9 @@ def collecting_seldom() -> Iterator[None]:
 
 
 def collect_seldom() -> None:
-    """Look for cycles of garbage seldom from now on: in a process that is npusim's and soon ends.
+    """Look for cycles of garbage hardly ever: in a process that is npusim's and soon ends.
 
     What is made lives on as a rule, in programs and runs, and looking at it again finds nothing.
     """
-    gc.set_threshold(_SELDOM, *gc.get_threshold()[1:])
+    gc.set_threshold(_HARDLY_EVER, *gc.get_threshold()[1:])
     atexit.register(gc.freeze)  # so that nothing is looked at once more on the way out

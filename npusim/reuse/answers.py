@@ -16,6 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from threading import RLock
 from typing import Any, Generic, NamedTuple, TypeVar
+from weakref import WeakKeyDictionary
 
 from msgspec import Struct
 
@@ -78,21 +79,21 @@ def answers_in(file: str | Path | None) -> Iterator[None]:
 class Answers(Generic[T]):
     """The latest answers of one kind, ``most`` of them.
 
-    ``to_json`` and ``from_json`` turn one into JSON and back; without them answers are kept in
-    memory alone.
+    ``pack`` and ``unpack`` turn one into what a ``Store`` keeps and back; without them answers are
+    kept in memory alone.
     """
 
     def __init__(
         self,
         kind: str,
         most: int,
-        to_json: Callable[[T], Any] | None = None,
-        from_json: Callable[[Any], T] | None = None,
+        pack: Callable[[T], Any] | None = None,
+        unpack: Callable[[Any], T] | None = None,
     ) -> None:
         self.kind = kind
         self.most = most
-        self._to_json = to_json
-        self._from_json = from_json
+        self._pack = pack
+        self._unpack = unpack
         self._answers: OrderedDict[str, T] = OrderedDict()
         #: Sets of figures on which answers with a key rest, by the key and by their digest.
         self._dependencies: OrderedDict[str, dict[str, _Figures]] = OrderedDict()
@@ -114,7 +115,8 @@ class Answers(Generic[T]):
             dependencies = self._dependencies.setdefault(key, {})
             answer = self._find(key, device, dependencies.values(), store)
             if answer is None and store is not None:
-                stored = [_figures(text) for text in store.under(_key_of_program(key))]
+                digests = store.under(_key_of_program(key))
+                stored = [f for f in (_figures_in(store, digest) for digest in digests) if f]
                 dependencies |= {figures.digest: figures for figures in stored}
                 answer = self._find(key, device, stored, store)
             _shorten(self._dependencies, 2 * self.most, key)
@@ -127,9 +129,9 @@ class Answers(Generic[T]):
             place = f"{key} {_values(device, figures)}"
             if place not in self._answers:
                 row = store.get(_key_of_program(place)) if store is not None else None
-                if row is None or self._from_json is None:
+                if row is None or self._unpack is None:
                     continue
-                self._answers[place] = self._from_json(row)
+                self._answers[place] = self._unpack(row)
             _shorten(self._answers, self.most, place)
             return StoredAnswer(self._answers[place], frozenset(figures.names))
         return None
@@ -145,13 +147,14 @@ class Answers(Generic[T]):
             _shorten(self._dependencies, 2 * self.most, key)
             _shorten(self._answers, self.most, place)
         store = self._store()
-        if store is not None and self._to_json is not None:
-            store.put_soon(_key_of_program(f"{key}/{figures.digest}"), figures.text)
-            store.put_soon(_key_of_program(place), self._to_json(answer))
+        if store is not None and self._pack is not None:
+            _keep_figures(store, figures)
+            store.put_soon(_key_of_program(f"{key}/{figures.digest}"), figures.digest)
+            store.put_soon(_key_of_program(place), self._pack(answer))
 
     def _store(self) -> Store | None:
         """The open file; None without one, and where answers are kept in memory alone."""
-        return _file.get() if self._to_json is not None else None
+        return _file.get() if self._pack is not None else None
 
 
 def _shorten(entries: OrderedDict[str, Any], most: int, used: str) -> None:
@@ -171,6 +174,32 @@ def _figures_named(names: frozenset[Name]) -> _Figures:
 def _figures(text: str) -> _Figures:
     names = tuple(tuple(name.split(_STEP_ENDS)) for name in text.split(_NAME_ENDS) if text)
     return _Figures(names, text, hashlib.sha256(text.encode()).hexdigest()[:16])
+
+
+#: Digests of figures whose names this process put into a store; many answers rest on the same.
+_IN_STORE: WeakKeyDictionary[Store, set[str]] = WeakKeyDictionary()
+
+#: Figures that were read from stores, by their digest.
+_READ: OrderedDict[str, _Figures] = OrderedDict()
+
+
+def _keep_figures(store: Store, figures: _Figures) -> None:
+    """Put the names of figures into a store, where answers refer to them by their digest."""
+    put = _IN_STORE.setdefault(store, set())
+    if figures.digest not in put:
+        put.add(figures.digest)
+        store.put_soon(f"figures {figures.digest}", figures.text)
+
+
+def _figures_in(store: Store, digest: str) -> _Figures | None:
+    """Figures in a store; None where their names made room for newer answers."""
+    if digest not in _READ:
+        text = store.get(f"figures {digest}")
+        if text is None:
+            return None
+        _READ[digest] = _figures(text)
+    _shorten(_READ, 1024, digest)
+    return _READ[digest]
 
 
 #: Values of figures by name, and digests of those that answers rest on, by device.

@@ -11,9 +11,7 @@ depends on.
 
 from __future__ import annotations
 
-import base64
 import hashlib
-import zlib
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -215,23 +213,22 @@ def _without_timeline(launched: Launched) -> Launched:
     return replace(launched, run=replace(launched.run, timeline=None))
 
 
-def _run_to_json(launched: Launched) -> dict[str, Any]:
-    """A run without its timeline as JSON; rows of pipes are a text of their own, read on demand."""
-    without_pipes = replace(launched, run=replace(launched.run, pipes=()))
+def _packed_run(launched: Launched) -> dict[str, bytes]:
+    """A run without its timeline; rows of pipes stand by themselves and are read on demand."""
     return {
-        "launched": msgspec.to_builtins(without_pipes),
-        "pipes": msgspec.json.encode(tuple(launched.run.pipes)).decode(),
+        "launched": msgspec.msgpack.encode(replace(launched, run=replace(launched.run, pipes=()))),
+        "pipes": msgspec.msgpack.encode(tuple(launched.run.pipes)),
     }
 
 
-def _run_from_json(stored: dict[str, Any]) -> Launched:
-    launched = msgspec.convert(stored["launched"], Launched)
-    pipes = PipeRows(partial(msgspec.json.decode, stored["pipes"], type=list[PipeRow]))
+def _unpacked_run(stored: dict[str, bytes]) -> Launched:
+    launched = msgspec.msgpack.decode(stored["launched"], type=Launched)
+    pipes = PipeRows(partial(msgspec.msgpack.decode, stored["pipes"], type=list[PipeRow]))
     return replace(launched, run=replace(launched.run, pipes=pipes))
 
 
 #: Runs of this process.
-RUNS: Answers[Launched] = Answers("run", 1024, _run_to_json, _run_from_json)
+RUNS: Answers[Launched] = Answers("run", 1024, _packed_run, _unpacked_run)
 
 #: Timelines of the latest short runs, by the run's key and the device; instructions of such a run.
 _TIMELINES: OrderedDict[tuple[str, str], Timeline] = OrderedDict()
@@ -241,18 +238,17 @@ _MOST_TIMELINES, _SHORT = 64, 20_000
 LEFT: Answers[str] = Answers("left", 1024, str, str)
 
 
-def _content_to_json(content: Held) -> dict[str, Any]:
-    packed = zlib.compress(content.blocks.tobytes(), 1)
-    return {"sizes": content.sizes, "blocks": base64.b85encode(packed).decode()}
+def _packed_content(content: Held) -> dict[str, Any]:
+    return {"sizes": content.sizes, "blocks": content.blocks.tobytes()}
 
 
-def _content_from_json(stored: dict[str, Any]) -> Held:
-    blocks = np.frombuffer(zlib.decompress(base64.b85decode(stored["blocks"])), np.int64)
+def _unpacked_content(stored: dict[str, Any]) -> Held:
+    blocks = np.frombuffer(stored["blocks"], np.int64)
     return Held(tuple((name, size) for name, size in stored["sizes"]), blocks.reshape(4, -1))
 
 
 #: Contents that kernels left, by their digest.
-CONTENTS: Answers[Held] = Answers("l2", 256, _content_to_json, _content_from_json)
+CONTENTS: Answers[Held] = Answers("l2", 256, _packed_content, _unpacked_content)
 
 
 # -- a call timed again ----------------------------------------------------------------------------

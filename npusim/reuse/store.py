@@ -6,7 +6,6 @@ is ``npusim.base.resources``' business, and ``npusim cache`` shows and clears th
 
 from __future__ import annotations
 
-import json
 import os
 import sqlite3
 import threading
@@ -19,12 +18,14 @@ from pathlib import Path
 from typing import Any, cast
 from weakref import WeakSet
 
+import msgspec
+
 from npusim.base.digests import as_imported
 from npusim.base.errors import StoreError
 from npusim.base.resources import user_cache
 
 #: Of the table below; a file with another one is refused, not misread.
-SCHEMA = 3
+SCHEMA = 4
 
 #: Bytes of a store where nothing else is said.
 MOST_BYTES = 1 << 30
@@ -41,8 +42,9 @@ _PAGE = 4096
 #: Bytes of pages that are begun, and of the index, beside the answers of a batch.
 _SLACK = 32 * _PAGE
 
-#: Answers that wait to be written together at most.
-_TOGETHER = 64
+#: Answers that wait to be written together at most, and seconds between two times of writing: a
+#: transaction, and the look whether sources changed, take some milliseconds.
+_TOGETHER, _SECONDS = 1024, 0.5
 
 #: The quickest of zlib's levels: answers become a tenth longer than at its usual one.
 _LEVEL = 1
@@ -56,7 +58,9 @@ class StoreWarning(UserWarning):
 
 
 class Store:
-    """A SQLite file of answers, which are JSON values, by key; ``file`` None keeps them in memory.
+    """A SQLite file of answers by key; ``file`` None keeps them in memory.
+
+    An answer is what JSON has, or bytes, or lists and mappings of them; None is no answer.
 
     The file never has more than ``most_bytes``: SQLite itself sees to it, and the answers written
     longest ago make room. (Its journal, of what is being written, is emptied down to an eighth.)
@@ -70,7 +74,9 @@ class Store:
     def __init__(self, file: str | Path | None, kind: str, most_bytes: int = MOST_BYTES) -> None:
         self.file = ":memory:" if file is None else str(file)
         self.kind, self.most_bytes = kind, most_bytes
-        self._warned, self._waiting = False, list[tuple[str, Any]]()
+        self._warned = False
+        self._waiting = list[tuple[str, Any]]()
+        self._wrote = time.monotonic()
         self._connection: sqlite3.Connection | None = None
         self._alone = threading.RLock()
         try:
@@ -188,7 +194,7 @@ class Store:
         try:
             with self._alone:
                 rows = self._base.execute(query, values).fetchall()
-            return [json.loads(zlib.decompress(row[0])) for row in rows]
+            return [msgspec.msgpack.decode(zlib.decompress(row[0])) for row in rows]
         except (sqlite3.Error, zlib.error) as error:
             raise StoreError(
                 f"the store {self.file!r} cannot be read ({error}); name another file, or remove "
@@ -198,7 +204,7 @@ class Store:
     def put(self, answers: Iterable[tuple[str, Any]]) -> None:
         """Keep answers, all of them or none; what does not fit at all is not kept."""
         packed = [
-            (key, zlib.compress(json.dumps(value).encode(), _LEVEL)) for key, value in answers
+            (key, zlib.compress(msgspec.msgpack.encode(value), _LEVEL)) for key, value in answers
         ]
         if packed and not as_imported():
             self._warn("npusim was edited since this process began", "start it again")
@@ -212,14 +218,15 @@ class Store:
             self._warn(str(error), "make room, or name another file")
 
     def put_soon(self, key: str, value: Any) -> None:
-        """Keep one answer, together with those that come next or when the store is closed."""
+        """Keep one answer, with those that come in the same half second or when it is closed."""
         self._waiting.append((key, value))
-        if len(self._waiting) >= _TOGETHER:
+        if len(self._waiting) >= _TOGETHER or time.monotonic() - self._wrote > _SECONDS:
             self._put_waiting()
 
     def _put_waiting(self) -> None:
         self.put(self._waiting)
         self._waiting.clear()
+        self._wrote = time.monotonic()
 
     def _warn(self, why: str, way_out: str) -> None:
         """A word for each store, not for each answer."""

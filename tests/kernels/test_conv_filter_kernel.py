@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +19,8 @@ from npusim.kernels.filter_gradient.filter_gradient import ConvBackpropFilter, T
 from npusim.kernels.filter_gradient.tiling import cut_plane
 from npusim.machine.device.catalog import load_device
 from npusim.machine.isa.operands import Tensor
-from npusim.machine.program.build import build
+from npusim.machine.program.build import build, fits
+from npusim.machine.program.language import Language
 from npusim.problem.axis import Axis, AxisPart
 from npusim.problem.convolution import Convolution
 from tests.sampled import slow_if
@@ -381,3 +385,16 @@ def test_a_block_of_one_core_has_whole_blocks_of_channels() -> None:
     with pytest.raises(ArgumentError, match="single_core_n is 15, but the 16 channels of a block"):
         kernel(shape(), tiling(**single, single_core_n=15))
     kernel(shape(), tiling(**single, single_core_n=16))
+
+
+@pytest.mark.parametrize("make", [partial(build, groups=(0,)), fits])
+def test_what_a_build_makes_is_gone_with_it(make: Callable[..., object]) -> None:
+    """Methods that are issued once hold the language, which knows them: no search is needed."""
+    gc.collect()
+    gc.disable()
+    try:
+        before = sum(isinstance(thing, Language) for thing in gc.get_objects())
+        make(kernel(shape(), tiling()), TINY)
+        assert sum(isinstance(thing, Language) for thing in gc.get_objects()) == before
+    finally:
+        gc.enable()

@@ -111,8 +111,8 @@ def test_what_is_no_such_store_is_refused(tmp_path: Path) -> None:
     base.close()
     for file, message in (
         (text, "cannot be used"),
-        (other, "has something else in schema 3, not test"),
-        (old, "has test in schema 1, not test in schema 3"),
+        (other, "has something else in schema 4, not test"),
+        (old, "has test in schema 1, not test in schema 4"),
     ):
         with pytest.raises(ArgumentError, match=message):
             Store(file, "test")

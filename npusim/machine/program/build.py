@@ -155,6 +155,7 @@ def _issued(
         for record in records:
             runs = _issue(part.k, partial(part.plan.emit, record))
             tasks.append(runs._replace(units=runs.units + len(templates)))
+        part.k.end_tasks()
         templates += [_template(unit, device, (places, bases), pipes) for unit in part.k.units]
     return _Issued(places, bases, templates, tasks, chosen)
 
@@ -196,6 +197,7 @@ def lay_out(
         if part.k.role == "cube" and issued:
             for record in _distinct(part.plan.tasks)[0]:
                 _issue(part.k, partial(part.plan.emit, record))
+            part.k.end_tasks()
 
 
 def _parts(

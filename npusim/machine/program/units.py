@@ -226,6 +226,14 @@ class Units:
             self._starts = self._turns()
         self._runs.append(runs)
 
+    def end_tasks(self) -> None:
+        """Forget what was issued once: there are no more tasks that would run it again.
+
+        It is known by methods of the kernel, which hold this: together they would stay in memory
+        until Python next looks for cycles.
+        """
+        self._recorded.clear()
+
     # -- scopes ----------------------------------------------------------------------------
 
     def _begin(self, operands: frozenset[tuple[int, int]] | None) -> _Scope:
