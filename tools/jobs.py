@@ -104,18 +104,57 @@ class Run(NamedTuple):
         return self.status != 0 or "Traceback" in self.errors
 
 
+class Folder:
+    """A folder with what commands read and write, their stores, and what they print."""
+
+    def __init__(self, root: Path) -> None:
+        self.work, self.results = root / "work", root / "results"
+        self.results.mkdir()
+        prepare(self.work)
+
+    def start(self, words: list[str]) -> int:
+        """Start a command line in a process of its own, and return the number of the process."""
+        child = os.fork()
+        if not child:
+            self._run_in_child(words)
+        return child
+
+    def ended(self, child: int) -> Run:
+        """Wait for the end of a process that was started last."""
+        _, status = os.waitpid(child, 0)
+        printed, errors = (
+            (self.results / name).read_text(encoding="utf-8")
+            if (self.results / name).exists()
+            else ""
+            for name in ("out", "err")
+        )
+        return Run(os.waitstatus_to_exitcode(status), answer(printed, self.work), errors)
+
+    def _run_in_child(self, words: list[str]) -> None:
+        """Run a command line in this process and end it; nothing of it returns."""
+        status = 1
+        try:
+            os.chdir(self.work)
+            os.environ["NPUSIM_CACHE"] = str(self.results / "stores")
+            for number, name in ((1, "out"), (2, "err")):
+                file = os.open(self.results / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+                os.dup2(file, number)
+                os.close(file)
+            workers._WORTH = 0  # points as few as these would not be worth processes
+            status = npusim(words)
+            sys.stdout.flush()
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(status)
+
+
 def run(words: list[str]) -> Run:
     """Run a command line in a process of its own, in a new folder with ``FILES`` and no stores."""
     with tempfile.TemporaryDirectory(prefix="npusim-jobs-") as name:
-        folder, results = Path(name) / "work", Path(name) / "results"
-        results.mkdir()
-        prepare(folder)
-        child = os.fork()
-        if not child:
-            _run_in_child(words, folder, results)
-        _, status = os.waitpid(child, 0)
-        printed, errors = ((results / name).read_text(encoding="utf-8") for name in ("out", "err"))
-        return Run(os.waitstatus_to_exitcode(status), answer(printed, folder), errors)
+        folder = Folder(Path(name))
+        return folder.ended(folder.start(words))
 
 
 def prepare(folder: Path) -> None:
@@ -128,30 +167,12 @@ def prepare(folder: Path) -> None:
 def answer(printed: str, folder: Path) -> str:
     """The output of a command and the files it wrote, without the seconds that it took."""
     written = sorted(
-        path for path in folder.iterdir() if path.suffix in _ANSWERS and path.name not in FILES
+        path
+        for path in folder.iterdir()
+        if path.suffix in _ANSWERS and path.name not in FILES and path.name[0] != "."
     )
     texts = [printed, *(path.read_text(encoding="utf-8") for path in written)]
     return _SECONDS.sub(" ? s", "\n".join(texts))
-
-
-def _run_in_child(words: list[str], folder: Path, results: Path) -> None:
-    """Run a command line in this process and end it; nothing of it returns."""
-    status = 1
-    try:
-        os.chdir(folder)
-        os.environ["NPUSIM_CACHE"] = str(results / "stores")
-        for number, name in ((1, "out"), (2, "err")):
-            file = os.open(results / name, os.O_WRONLY | os.O_CREAT)
-            os.dup2(file, number)
-            os.close(file)
-        workers._WORTH = 0  # points as few as these would not be worth processes
-        status = npusim(words)
-        sys.stdout.flush()
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stderr.flush()
-        os._exit(status)
 
 
 def main() -> int:

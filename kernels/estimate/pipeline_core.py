@@ -71,7 +71,10 @@ def _time(w: Any, i: int, limit: float, state: Any) -> float:
     begin together. More than ``limit`` may be less than it takes.
     """
     cores, rate, shared, main = w.cores[i], w.rate[i], w.shared[i], w.main[i]
-    held, fresh, total, most = rate, rate, 0.0, limit - w.beside[i]
+    held, fresh, total, left = rate, rate, 0.0, limit - w.beside[i]
+    # Where a memory alone takes nearly as long, little of a core's own time is too much (a cycle
+    # for what is rounded).
+    most = min(left, (left - w.least[i]) / _OWN + 1.0)
     loads = w.firsts[i] * np.ceil(np.ceil(w.items[i] / cores) / w.first_every[i])
     together = DRIFT / (DRIFT + loads)
     sooner = DRIFT_OF_L2 / (DRIFT_OF_L2 + loads)

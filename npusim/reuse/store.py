@@ -372,13 +372,15 @@ def opened(file: str | Path | None, name: str) -> Store:
 def _schema(file: Path) -> int | None:
     """The schema a store's file states, 0 for a file that is no store.
 
-    None where it states none, or where nobody can tell now: a store in journal mode is not even
-    read on a full disk.
+    None where it states none, as one without tables, which a process begins or was killed while it
+    did; or where nobody can tell now: a store in journal mode is not even read on a full disk.
     """
     try:
         with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True, timeout=60)) as base:
+            if base.execute("select 1 from sqlite_master").fetchone() is None:
+                return None
             row = base.execute("select schema from about").fetchone()
     except sqlite3.DatabaseError as error:
         unknown = isinstance(error, sqlite3.OperationalError) and "no such" not in str(error)
-        return None if unknown or not file.stat().st_size else 0
+        return None if unknown else 0
     return None if row is None else int(row[0])

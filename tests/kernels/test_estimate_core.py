@@ -122,3 +122,37 @@ def test_one_that_is_too_slow_is_not_followed_to_its_end(
     every = item.calls
     assert np.isinf(times(slow, 1, 2 * 100.0, core=core))
     assert item.calls - every < every / 10
+
+
+def test_where_a_memory_takes_as_long_a_core_is_followed_for_what_decides(
+    core: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All take 10^6 cycles for a memory; of a core's own time a ten-thousandth counts."""
+    item = Counted(core._item)
+    monkeypatch.setattr(core, "_item", item)
+    monkeypatch.setattr(core, "_LONGEST_PERIOD", 0)
+    slow = drawn(6, 1, 1)._replace(
+        items=np.full(1, 200.0),
+        m=np.full(1, 100.0),
+        run=np.full(1, 100.0),
+        first_every=np.ones(1),
+        least=np.full(1, 1e6),
+        beside=np.zeros(1),
+    )
+    (alone,) = times(slow, 1, core=core)
+    every = item.calls
+    assert alone > 1e6 + 1
+    assert times(slow, 1, alone + 1, core=core) == alone
+    followed = item.calls
+    assert np.isinf(times(slow, 1, 1e6 + 0.05, core=core))
+    assert item.calls - followed < every / 2
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_best_are_the_same_whoever_is_dropped(core: ModuleType, seed: int) -> None:
+    work = drawn(seed, 150, 60)._replace(least=np.full(150, 1e6))
+    every, few = times(work, 150, core=core), times(work, 6, core=core)
+    assert np.isfinite(every).all()
+    found = np.isfinite(few)
+    assert (few[found] == every[found]).all()
+    assert (np.sort(few)[:6] == np.sort(every)[:6]).all()

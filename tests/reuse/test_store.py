@@ -225,6 +225,21 @@ def test_a_store_of_the_cache_from_another_version_begins_anew(home: Path) -> No
         assert (again.get("c"), again.get("d")) == ([7, "x"], None)
 
 
+def test_a_store_of_the_cache_that_was_begun_is_gone_on_with(home: Path) -> None:
+    """Killed at its first steps, or at them now: other processes may have the file open."""
+    file = stores.usual_file("tuned")
+    base = sqlite3.connect(file)
+    base.execute("pragma journal_mode = wal")
+    before = file.stat().st_ino
+    assert file.stat().st_size > 0
+    with opened("", "tuned") as kept:
+        kept.put([("c", 7)])
+    base.close()
+    assert file.stat().st_ino == before
+    with opened("", "tuned") as again:
+        assert again.get("c") == 7
+
+
 @pytest.mark.parametrize("blocks", [1, 9, 40])
 def test_a_store_of_the_cache_survives_a_full_disk(home: Path, blocks: int) -> None:
     """The disk has no room for what SQLite writes beside a store before it can read it."""

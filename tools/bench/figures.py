@@ -26,12 +26,13 @@ CATALOGUE = {
     "starts": ("tools.bench.commands", "starts"),
     "proofs": ("tools.bench.commands", "proofs"),
     "gradient_proofs": ("tools.bench.commands", "gradient_proofs"),
+    "accelforge": ("tools.bench.peer_accelforge", "accelforge"),
     "scalesim": ("tools.bench.peer_scalesim", "scalesim"),
     "zigzag": ("tools.bench.peer_zigzag", "zigzag"),
 }
 
 #: Benchmarks that run other people's simulators: only on request, they take minutes.
-PEERS = ("scalesim", "zigzag")
+PEERS = ("accelforge", "scalesim", "zigzag")
 
 
 @dataclass(frozen=True, kw_only=True)
