@@ -62,7 +62,8 @@ def growing() -> Iterator[None]:
     """Make many objects, none of which is garbage, without the search for cycles among them.
 
     The search goes through all objects again and again as their number grows, which doubles the
-    time that a large program takes to be built. It is as it was afterwards.
+    time that a large program takes to be built. It is as it was afterwards, and what was made is
+    old.
     """
     was = gc.isenabled()
     gc.disable()
@@ -70,7 +71,22 @@ def growing() -> Iterator[None]:
         yield
     finally:
         if was:
+            _count_as_old()
             gc.enable()
+
+
+#: New objects that are many.
+_MANY = 100_000
+
+
+def _count_as_old() -> None:
+    """Have many new objects looked at with what is old, which is seldom.
+
+    Else the next object that anybody makes would have all of them looked at.
+    """
+    if gc.get_count()[0] > _MANY and not gc.get_freeze_count():  # what the user froze stays so
+        gc.freeze()
+        gc.unfreeze()
 
 
 #: Objects that may be made, less those that are gone, between two looks for cycles: beside the work
@@ -83,8 +99,7 @@ def collecting_seldom() -> Iterator[None]:
     """Look for cycles of garbage seldom, as what is made of a network lives on.
 
     Beside a framework there are millions of objects, and each look through all of them costs a
-    tenth of a second. The user's own settings are back afterwards, and what was made counts as old:
-    else the next object that anybody makes would have all of it looked at.
+    tenth of a second. The user's own settings are back afterwards, and what was made counts as old.
     """
     before = gc.get_threshold()
     if before[0]:  # 0: never, by the user's wish
@@ -92,9 +107,7 @@ def collecting_seldom() -> Iterator[None]:
     try:
         yield
     finally:
-        if not gc.get_freeze_count():  # what the user froze stays so
-            gc.freeze()
-            gc.unfreeze()
+        _count_as_old()
         gc.set_threshold(*before)
 
 

@@ -65,10 +65,10 @@ def test_the_search_for_garbage_is_as_it_was() -> None:
         gc.set_threshold(700, 10, 10)
         with collecting_seldom():
             assert gc.get_threshold()[0] > 100_000
-            many: list[list[int]] = [[] for _ in range(10_000)]
+            many: list[list[int]] = [[] for _ in range(200_000)]
         assert gc.get_threshold() == (700, 10, 10)
         assert gc.get_count()[0] < 700, "what was made is looked at by the next object"
-        assert len(many) == 10_000
+        assert len(many) == 200_000
         gc.set_threshold(0, 10, 10)  # a user who wants none gets none
         with collecting_seldom():
             assert gc.get_threshold()[0] == 0
