@@ -7,6 +7,7 @@ for chunk of this core:  GM chunk <- UB          # MTE3
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -56,7 +57,8 @@ class MemSet(Kernel):
         # Small tensors are spread over all cores in pieces of whole 512 B, the GM granule.
         step = min(most, round_up(ceil_div(total, cores), 512))
         if self.few:  # equal pieces, as many for each core
-            cores = working_cores(k.device, cores, clearing(total, cores, most))
+            stream = clearing(total, cores, most)
+            cores = k.decided(partial(working_cores, cores=cores, stream=stream))
             each = ceil_div(total, cores)
             step = round_up(ceil_div(each, ceil_div(each, most)), 512)
         step = min(most, step)
