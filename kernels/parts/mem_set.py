@@ -7,7 +7,6 @@ for chunk of this core:  GM chunk <- UB          # MTE3
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -57,8 +56,7 @@ class MemSet(Kernel):
         # Small tensors are spread over all cores in pieces of whole 512 B, the GM granule.
         step = min(most, round_up(ceil_div(total, cores), 512))
         if self.few:  # equal pieces, as many for each core
-            stream = clearing(total, cores, most)
-            cores = k.decided(partial(working_cores, cores=cores, stream=stream))
+            cores = k.decided(working_cores, cores, clearing(total, cores, most))
             each = ceil_div(total, cores)
             step = round_up(ceil_div(each, ceil_div(each, most)), 512)
         step = min(most, step)

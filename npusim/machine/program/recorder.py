@@ -24,8 +24,13 @@ T = TypeVar("T")
 class Decision(NamedTuple):
     """What a kernel decided by the figures of a device, and how."""
 
-    decide: Callable[[Device], Any]
+    decide: Callable[..., Any]
+    given: tuple[Any, ...]
     made: Any
+
+    def holds(self, device: Device) -> bool:
+        """True if it is the same on a device."""
+        return bool(self.decide(device, *self.given) == self.made)
 
 
 class Recorder(Units):
@@ -133,13 +138,13 @@ class Recorder(Units):
         self.device_seen = True
         return self._device
 
-    def decided(self, decide: Callable[[Device], T]) -> T:
-        """What a function of the device says, which is a number or the like.
+    def decided(self, decide: Callable[..., T], *given: Any) -> T:
+        """What a function of the device, and of what else is given, says: a number or the like.
 
         The kernel is built again for variants of which it says something else.
         """
-        made = decide(self._device)
-        self.decisions.append(Decision(decide, made))
+        made = decide(self._device, *given)
+        self.decisions.append(Decision(decide, given, made))
         return made
 
     @property

@@ -82,7 +82,7 @@ def recosted(program: Program, device: Device) -> Program | None:
     changed = _changed(old, device, names)
     if not changed.isdisjoint(program.looked):
         return None
-    if any(decision.decide(device) != decision.made for decision in program.decisions):
+    if not all(decision.holds(device) for decision in program.decisions):
         return None
     requests = [machine.l2.request_bytes if machine.l2 else 0 for machine in (old, device)]
     everywhere = requests[0] != requests[1]
