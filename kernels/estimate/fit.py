@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from npusim.language import CapacityError, Device, DType
+from npusim.language import CapacityError, Device, DType, Language
 
 #: The memories of a cube core that every product of matrices goes through.
 CUBE_MEMORIES = ("L1", "L0A", "L0B", "L0C")
@@ -25,9 +25,9 @@ def most_rows(device: Device, dtype: DType) -> int:
     return device.memory("UB").size_bytes // 2 // (16 * dtype.bytes) // 16 * 16
 
 
-def columns_in_ub(device: Device, rows: Any, element: int) -> Any:
+def columns_in_ub(cores: Device | Language, rows: Any, element: int) -> Any:
     """Columns of 16 elements in so many rows that UB holds twice, as results leave through it."""
-    return device.memory("UB").size_bytes // (2 * 16 * element * rows)
+    return cores.memory("UB").size_bytes // (2 * 16 * element * rows)
 
 
 def holds(device: Device) -> str:

@@ -394,7 +394,7 @@ class _Nest:
         if not self.kernel.zeros:
             return n // 16
         rows = m + self._picture_rows()
-        fit = columns_in_ub(self.k.device, rows, self.kernel.y.dtype.bytes)
+        fit = columns_in_ub(self.k, rows, self.kernel.y.dtype.bytes)
         return min(n // 16, fit) or 1
 
     def _picture(self, m: int, n: int) -> BufferHandle:

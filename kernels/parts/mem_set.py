@@ -56,7 +56,7 @@ class MemSet(Kernel):
         # Small tensors are spread over all cores in pieces of whole 512 B, the GM granule.
         step = min(most, round_up(ceil_div(total, cores), 512))
         if self.few:  # equal pieces, as many for each core
-            cores = working_cores(k.device, cores, clearing(total, cores, most))
+            cores = k.decided(working_cores, cores, clearing(total, cores, most))
             each = ceil_div(total, cores)
             step = round_up(ceil_div(each, ceil_div(each, most)), 512)
         step = min(most, step)

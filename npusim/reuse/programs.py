@@ -18,7 +18,7 @@ _LONG = 50_000
 #: another L2 than the candidates had, after all of them: a network of 300 operations has some 800,
 #: of 35 KB each.
 PROGRAMS: Answers[Program] = Answers("program", 4096)
-LONG_PROGRAMS: Answers[Program] = Answers("long program", 8)
+LONG_PROGRAMS: Answers[Program] = Answers("long program", 32)
 
 
 def content(kernel: Kernel) -> str | None:

@@ -13,7 +13,7 @@ from npusim.machine.program.units import BufferHandle
 
 #: Chapter -> patterns of the names of its methods; the first chapter that fits has a method.
 CHAPTERS = {
-    "Declare and ask": ("buffer", "memory", "has_path", "pipe_of", "dtypes", "device*"),
+    "Declare and ask": ("buffer", "memory", "has_path", "pipe_of", "dtypes", "device*", "decided"),
     "Move": ("data_move", "nd2nz", "load*", "col2img", "fill"),
     "Multiply, and drain the sums": ("mmad", "fixpipe*"),
     "Vectors": ("vec_*",),

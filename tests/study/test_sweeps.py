@@ -17,6 +17,7 @@ import pytest
 
 import npusim
 from npusim.base.errors import ArgumentError
+from npusim.base.records import replace
 from npusim.cli.main import main
 from npusim.ops import CARDS
 from npusim.ops.card import Stated
@@ -163,6 +164,8 @@ def test_one_process_measures_points_beside_each_other() -> None:
     assert [study.beside(setting) for setting in study.points()] == [("16",)] * 2 + [("32",)] * 2
     along = make_study({"operator": "matmul", "device": "tiny"}, {"m": "16,32"}, "zip")
     assert [along.beside(setting) for setting in along.points()] == [("16",), ("32",)]
+    listed = replace(along, axes=(), listed=({"m": "16"}, {"n": "32"}))
+    assert [listed.beside(setting) for setting in listed.points()] == [("16", ""), ("", "32")]
 
 
 def test_two_processes_may_write_one_store(tmp_path: Path) -> None:

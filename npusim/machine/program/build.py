@@ -116,6 +116,7 @@ def build(
         needed_bytes=facts.needed_bytes,
         structure=structure(device, kernel.roles) if is_certain else None,
         looked=frozenset().union(*(part.k.looked for part in parts)),
+        decisions=tuple(decision for part in parts for decision in part.k.decisions),
     )
     _check_barriers(program)
     _check_flags(program)

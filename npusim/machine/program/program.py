@@ -22,6 +22,7 @@ from npusim.machine.device.spec import Device
 from npusim.machine.isa.base import Cost, Instruction, InstructionFacts, Move
 from npusim.machine.isa.operands import Buffer, GmRegion, Tensor
 from npusim.machine.program.lower import Lowered, Wait
+from npusim.machine.program.recorder import Decision
 
 #: Columns of a table of costs.
 _CYCLES, _ISSUE = map(Cost._fields.index, ("cycles", "issue"))
@@ -164,6 +165,8 @@ class Program:
     structure: Hashable = None
     #: Figures that what it does rests on, besides what it costs.
     looked: frozenset[str] = frozenset()
+    #: What its kernel decided by figures, and so what it does.
+    decisions: tuple[Decision, ...] = field(default=(), compare=False, repr=False)
     #: What others worked out that follows from its shape alone, by their names for it: programs
     #: that differ in costs only have one between them.
     kept: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)

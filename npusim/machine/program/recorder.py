@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
+from typing import Any, NamedTuple, TypeVar
 
 from npusim.base.dtypes import DType
 from npusim.base.errors import CapacityError, ProgramError
@@ -16,6 +17,20 @@ from npusim.machine.program.units import BufferHandle, Units, kernel_line
 
 #: Instructions that a task may have: they are some hundred megabytes.
 MOST_INSTRUCTIONS = 200_000
+
+T = TypeVar("T")
+
+
+class Decision(NamedTuple):
+    """What a kernel decided by the figures of a device, and how."""
+
+    decide: Callable[..., Any]
+    given: tuple[Any, ...]
+    made: Any
+
+    def holds(self, device: Device) -> bool:
+        """True if it is the same on a device."""
+        return bool(self.decide(device, *self.given) == self.made)
 
 
 class Recorder(Units):
@@ -33,6 +48,7 @@ class Recorder(Units):
         self.device_seen = False  # whether the kernel looked at more than the structure
         self.anywhere = False  # whether operands in UB may begin at any byte
         self.looked: set[str] = set()  # figures on which it depends what was issued
+        self.decisions: list[Decision] = []  # and what was decided by figures
         self.kind = kind
         self.role = role or kind.roles[0]  # that of the kernel for which the cores work
 
@@ -116,10 +132,20 @@ class Recorder(Units):
         """The device with all its figures.
 
         A kernel that looks at it is built again for every variant; what ``memory``, ``has_path``,
-        ``dtypes`` and ``device_name`` tell does not depend on figures that only cost time.
+        ``dtypes`` and ``device_name`` tell does not depend on figures that only cost time, and what
+        is ``decided`` seldom does.
         """
         self.device_seen = True
         return self._device
+
+    def decided(self, decide: Callable[..., T], *given: Any) -> T:
+        """What a function of the device, and of what else is given, says: a number or the like.
+
+        The kernel is built again for variants of which it says something else.
+        """
+        made = decide(self._device, *given)
+        self.decisions.append(Decision(decide, given, made))
+        return made
 
     @property
     def dtypes(self) -> tuple[str, ...]:

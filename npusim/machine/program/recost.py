@@ -71,7 +71,8 @@ def recosted(program: Program, device: Device) -> Program | None:
     """The program with the costs of a variant of its device.
 
     None where the variant may have another program: its structure differs, or a figure by which the
-    kernel language chose between instructions, or the kernel looked at the device itself.
+    kernel language chose between instructions, or the kernel would decide otherwise, or looked at
+    the device itself.
     """
     if program.structure is None:
         return None
@@ -80,6 +81,8 @@ def recosted(program: Program, device: Device) -> Program | None:
     old, names = program.device, program.figures | program.looked
     changed = _changed(old, device, names)
     if not changed.isdisjoint(program.looked):
+        return None
+    if not all(decision.holds(device) for decision in program.decisions):
         return None
     requests = [machine.l2.request_bytes if machine.l2 else 0 for machine in (old, device)]
     everywhere = requests[0] != requests[1]

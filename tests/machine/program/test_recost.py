@@ -185,6 +185,25 @@ def test_a_kernel_that_looks_at_figures_is_built_again() -> None:
     assert result.replay.time_us(variant) == npusim.simulate(Copy(curious=True), variant).time_us
 
 
+class Deciding(Copy):
+    """One row of at most 512 B, and at most of as many as a repeat of the vector unit has."""
+
+    def buffers(self, k: Language) -> None:
+        super().buffers(k)
+        self.size = k.decided(lambda device: min(512, device.vector.repeat_bytes))
+
+
+def test_a_kernel_that_decides_alike_is_not_built_again() -> None:
+    wide, wider, narrow = (TINY.replace("vector.repeat", size) for size in (1024, 2048, 256))
+    program = build(Deciding(), wide, (0,))
+    assert recosted(program, wider) is not None
+    assert recosted(program, narrow) is None
+    result = npusim.simulate(Deciding(), wide)
+    assert result.replay is not None
+    for variant in (wider, narrow):
+        assert result.replay.time_us(variant) == npusim.simulate(Deciding(), variant).time_us
+
+
 # -- calls -------------------------------------------------------------------------------------
 
 
