@@ -31,7 +31,7 @@ import numpy.typing as npt
 
 from npusim.base.records import replace
 from npusim.kernels.estimate import costs
-from npusim.kernels.estimate.tile import Tiles, TileWork, bound, busy_cycles, estimate
+from npusim.kernels.estimate.tile import Shares, Tiles, TileWork, bound, busy_cycles, estimate
 from npusim.kernels.estimate.work import Floats, Work
 from npusim.language import Device, IntArray
 from npusim.machine.timing import compile_once
@@ -252,6 +252,9 @@ class Space(ABC):
         Where all tiles are alike they are theirs.
         """
 
+    def shares(self, t: Columns) -> Shares | None:
+        """The tiles of each core; None where a bound does without."""
+
     @abstractmethod
     def tile(self, t: Columns, sizes: Any) -> TileWork:
         """The loads, products and drain of tiles of such sizes."""
@@ -274,7 +277,7 @@ class Space(ABC):
             self.tile(t, sizes) for sizes in (self.mean(t), self.largest(t), self.least(t))
         )
         shape = np.shape(t["cores"])
-        tiles = Tiles(mean, largest, least)
+        tiles = Tiles(mean, largest, least, self.shares(t))
         cycles = bound(self.device, tiles, (self.mean_product, self.product))
         return np.broadcast_to(cycles, shape), np.broadcast_to(mean.beside, shape)
 

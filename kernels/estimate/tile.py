@@ -19,7 +19,7 @@ import numpy as np
 
 from npusim.kernels.estimate import costs
 from npusim.kernels.estimate.work import Floats, Work
-from npusim.language import Device
+from npusim.language import Device, IntArray
 from npusim.machine.device.parts import Path
 from npusim.machine.isa.base import Numbers
 from npusim.machine.timing.links import ONE, waiting
@@ -41,6 +41,7 @@ class OperandLoads(NamedTuple):
     comes anew every ``every`` tiles of a core. Of the first ``until`` tiles the L2 lacks it in each
     ``period``-th, and ``copies`` cores ask for the same at once; all of these wait until one has
     ``fetched`` it, so many times the bytes of the load. Bounds leave this out.
+    Its bytes are so many ``rows`` in GM at most, which bounds need of what the L2 lacks.
     """
 
     start: Numbers
@@ -52,6 +53,7 @@ class OperandLoads(NamedTuple):
     copies: Numbers = 1
     beside: Numbers = 0
     fetched: Numbers = 1
+    rows: Numbers = np.inf
 
 
 class CubeStep(NamedTuple):
@@ -111,6 +113,9 @@ class TileWork(NamedTuple):
     ``items`` tiles are shared out to ``cores``. For each there are ``firsts`` loads of the first
     operand, for each of these ``seconds`` of the second, for each of these so many ``steps``. Every
     ``run``-th step is the ``rest`` of a load. Loads take the path ``port``.
+
+    Of the steps that read a load there are as many as the ``last`` one has at least, 0 if that is
+    not known; estimates leave it out.
     """
 
     cores: Numbers
@@ -130,6 +135,7 @@ class TileWork(NamedTuple):
     drain_slots: Numbers
     unit_flag: Numbers
     beside: Numbers
+    last: Numbers = 0
 
 
 def estimate(device: Device, tile: TileWork, math: str) -> Work:
@@ -169,14 +175,28 @@ def estimate(device: Device, tile: TileWork, math: str) -> Work:
     )
 
 
+class Shares(NamedTuple):
+    """Tiles of each core: of each of some ``kinds`` so many ``counts``, by core and candidate.
+
+    No tile is smaller than its kind. ``firsts`` and ``seconds`` are numbers of the operands that
+    cores begin with, by core and candidate: those with equal numbers begin with the same.
+    """
+
+    kinds: tuple[TileWork, ...]
+    counts: tuple[IntArray, ...]
+    firsts: IntArray
+    seconds: IntArray
+
+
 class Tiles(NamedTuple):
     """What holds for some core: it has as much work as the ``mean`` over all; it has a ``largest``
     tile; it has as many as their number over that of the cores, rounded up, none of which is
-    smaller than the ``least``."""
+    smaller than the ``least``. Where it is known which tiles cores have, ``shares`` say so."""
 
     mean: TileWork
     largest: TileWork
     least: TileWork
+    shares: Shares | None = None
 
 
 def bound(device: Device, tiles: Tiles, products: tuple[ProductCycles, ProductCycles]) -> Floats:
@@ -185,7 +205,7 @@ def bound(device: Device, tiles: Tiles, products: tuple[ProductCycles, ProductCy
     Each pipe and memory is as fast as alone, but before it come the first loads, and behind it the
     last drain. ``products`` give the cycles of an mmad of mean sizes m, k and n, and of true ones.
     """
-    mean, largest, least = tiles
+    mean, largest, least, shares = tiles
     main = device.main_read_rate
     traffic = mean.traffic
     of_mean, of_least = _alone(mean, products[0]), _alone(least, products[1])
@@ -201,7 +221,7 @@ def bound(device: Device, tiles: Tiles, products: tuple[ProductCycles, ProductCy
     )
     single, others = _pipes(of_largest, 1, 1, 1), np.maximum(0, np.floor(share) - 1)
     beside = _pipes(of_least, others, 0, 0)
-    edges = _edges(least, of_least, _pipes(of_mean, 1, 1, 1))
+    edges = _edges(device, least, of_least, _pipes(of_mean, 1, 1, 1))
     requests = np.maximum(0, traffic.requests - traffic.spared)
     asked = busy.size * mean.cores / costs.read_rate(device, traffic.asked, requests)
     waited = traffic.missing * waiting(device.l2) / ONE / device.shared_read_rate
@@ -211,23 +231,86 @@ def bound(device: Device, tiles: Tiles, products: tuple[ProductCycles, ProductCy
         _in_turn(least, of_least, whole),
         _in_turn(largest, of_largest, single),
     )
-    times = (
+    times = [
         edges.l0 + reduce(np.maximum, (busy.l0, whole.l0, single.l0 + beside.l0)) + edges.drain,
         edges.cube
         + reduce(np.maximum, (busy.cube, whole.cube, single.cube + beside.cube))
         + edges.behind_cube,
         edges.out + reduce(np.maximum, (busy.out, whole.out, single.out + beside.out)),
-        reduce(np.maximum, (busy.loads, whole.loads, single.loads)) + edges.drain,
+        reduce(np.maximum, (busy.loads, whole.loads, single.loads)) + edges.behind_load,
         reduce(np.maximum, in_turn) + edges.drain,
         _with_drains(device, mean, of_mean, share, busy),
         _with_drains(device, least, of_least, most, whole),
-        first + asked + waited + edges.drain,
-        first + traffic.missing / main + edges.drain,
+        first + asked + waited + edges.behind_load,
+        first + traffic.missing / main + edges.behind_load,
         edges.out + traffic.stored,
         busy.issue,
-    )
+    ]
+    if shares is not None:
+        times += _of_shares(device, least, shares, edges, products[1])
     longest: Floats = reduce(np.maximum, times)
     return longest
+
+
+def _of_shares(
+    device: Device, least: TileWork, shares: Shares, edges: _Edges, product: ProductCycles
+) -> list[Numbers]:
+    """Bounds that follow from the tiles of each core, as the others of ``bound``.
+
+    The last of the cores begins when main memory has brought what all begin with, and what the
+    core that has least to do has to do is still to come. The same holds of those cores alone that
+    have as much to do as any.
+    """
+    l0: Any = 0
+    cube: Any = 0
+    out: Any = 0
+    turns: Any = 0
+    drains: Any = 0
+    for kind, counts in zip(shares.kinds, shares.counts, strict=True):
+        work = _alone(kind, product)
+        one = _pipes(work, 1, 1, 1)
+        l0 = l0 + counts * one.l0
+        cube = cube + counts * one.cube
+        out = out + counts * one.out
+        turns = turns + counts * _in_turn(kind, work, one)
+        drains = drains + counts * _with_drains(device, kind, work, 1, one)
+    times = [
+        edges.l0 + l0.max(axis=0) + edges.drain,
+        edges.cube + cube.max(axis=0) + edges.behind_cube,
+        edges.out + out.max(axis=0),
+        turns.max(axis=0) + edges.drain,
+        drains.max(axis=0),
+    ]
+    working = sum(shares.counts) > 0
+    step = least.step
+    begun = np.minimum(least.first.start, least.second.start)
+    for which in (working, working & (cube >= cube.max(axis=0))):
+        brought = sum(
+            _lacking(operand) * operand.size * _distinct(np.where(which, numbers, -1))
+            for operand, numbers in (
+                (least.first, shares.firsts),
+                (least.second, shares.seconds),
+            )
+        )
+        ready = begun + brought / device.main_read_rate
+        fewest = [np.where(which, cycles, np.inf).min(axis=0) for cycles in (l0, cube)]
+        times += [
+            ready + fewest[0] - np.maximum(step.a, step.b) + edges.drain,
+            ready + np.minimum(step.a, step.b) + fewest[1] + edges.behind_cube,
+        ]
+    return times
+
+
+def _lacking(operand: OperandLoads) -> Numbers:
+    """1 where the L2 lacks an operand of which loads are the same or have nothing in common."""
+    return (np.asarray(operand.until) > 0) & np.isfinite(operand.rows)
+
+
+def _distinct(numbers: IntArray) -> IntArray:
+    """How many different numbers there are, by column, of those that are not negative."""
+    ordered = np.sort(numbers, axis=0)
+    new = np.diff(ordered, axis=0, prepend=-1) > 0
+    return np.asarray(new.sum(axis=0))
 
 
 def _in_turn(tile: TileWork, work: Work, pipes: _Pipes) -> Numbers:
@@ -257,14 +340,17 @@ def _with_drains(
 ) -> Numbers:
     """Cycles of products and drains that follow each other in one slot of L0C.
 
-    Under the unit flag the next tile follows the start of the last move of a drain, which begins
-    with the last product. Over UB a slot is free earlier.
+    Under the unit flag a drain begins with the last product at the earliest. The next tile follows
+    the start of its last move, and ends its first product after that. Over UB a slot is free
+    earlier.
     """
     if not device.has_path("L0C", "GM"):
         return 0
     w: Any = work
     drain = tile.drain.cycles
-    flagged = drain - drain / tile.drain.moves - np.maximum(w.m, w.rest_m)
+    begun = device.cube.startup_cycles if device.cube else 0
+    over = np.minimum(drain / tile.drain.moves, w.m)
+    flagged = begun + drain - over - np.maximum(w.m, w.rest_m)
     more = np.where(tile.unit_flag > 0, flagged, drain)
     return np.where(tile.drain_slots == 1, pipes.cube + items * more, 0)
 
@@ -272,8 +358,9 @@ def _with_drains(
 class _Edges(NamedTuple):
     """Cycles of a core before pipes begin at the earliest, and behind them.
 
-    Before the loads to ``l0``, the ``cube`` and the way ``out``; behind the last load to L1 or L0
-    there is a ``drain``, and ``behind_cube`` what is left of it.
+    Before the loads to ``l0``, the ``cube`` and the way ``out``; behind the last load to L0 there
+    is a ``drain``, ``behind_cube`` what is left of it, and ``behind_load`` what the last load to L1
+    brings for the cube, and its drain.
     """
 
     l0: Numbers
@@ -281,16 +368,29 @@ class _Edges(NamedTuple):
     out: Numbers
     drain: Numbers
     behind_cube: Numbers
+    behind_load: Numbers
 
 
-def _edges(least: TileWork, work: Work, item: _Pipes) -> _Edges:
+def _first_load(device: Device, port: Path, operand: OperandLoads) -> Numbers:
+    """Cycles of a core's first load of an operand, or until another one has fetched the same.
+
+    Where the L2 lacks it, no core has it sooner than main memory brings it to one. Others may
+    fetch the sectors at both ends of a row on account of what lies beside it.
+    """
+    sector = device.l2.sector_bytes if device.l2 is not None else 0
+    sure = np.maximum(0, operand.size - 2 * sector * np.asarray(operand.rows, np.float64))
+    lacking = _lacking(operand) * sure / port.memory_rate
+    return operand.start + np.maximum(operand.size / port.rate, lacking)
+
+
+def _edges(device: Device, least: TileWork, work: Work, item: _Pipes) -> _Edges:
     """The edges of a core whose tiles are none smaller than the ``least``.
 
     ``item`` is the mean work of a tile: if that of the least is as much, all are alike.
     """
     w: Any = work
-    first, second, step = least.first, least.second, least.step
-    loads = [operand.start + operand.size / least.port.rate for operand in (first, second)]
+    step = least.step
+    loads = [_first_load(device, least.port, operand) for operand in (least.first, least.second)]
     both = loads[0] + loads[1]
     of_least = _pipes(work, 1, 1, 1)
     # The pipe has one operand in L0 when the other comes to L1: how long that took is known where
@@ -303,7 +403,18 @@ def _edges(least: TileWork, work: Work, item: _Pipes) -> _Edges:
     out = ready + of_least.cube - np.where(least.unit_flag > 0, np.maximum(w.m, w.rest_m), 0)
     drain = least.drain.pace
     behind = np.where(least.unit_flag > 0, 0, drain)
-    return _Edges(l0=begin, cube=ready, out=out, drain=drain, behind_cube=behind)
+    # Of the last load's first step the other operand may be in L0 before.
+    last = least.last
+    into = np.maximum(0, last * (step.a + step.b) - np.maximum(step.a, step.b)) + drain
+    product = np.minimum(1, last) * np.minimum(step.a, step.b) + last * w.m + behind
+    return _Edges(
+        l0=begin,
+        cube=ready,
+        out=out,
+        drain=drain,
+        behind_cube=behind,
+        behind_load=np.maximum(into, product),
+    )
 
 
 def _alone(tile: TileWork, product: ProductCycles) -> Work:

@@ -45,8 +45,8 @@ class GradientSizes(NamedTuple):
     and ``dy_moves``. Steps bring dy to L0A in ``step_moves``, or ``rest_moves``, and fetch columns
     of img2col in ``x_fetch`` and ``dy_fetch`` cycles per position. What comes first comes anew
     after ``first_every`` items. Slots of L1 have ``shared`` banks. A load has as many ``images``,
-    each of so many ``real`` positions and ``pixels`` of so many ``planes`` of x. ``means`` are of
-    tiles that differ.
+    each of so many ``real`` positions and ``pixels`` of so many ``planes`` of x. Of the ``last``
+    one there are so many steps. ``means`` are of tiles that differ.
     """
 
     items: IntArray
@@ -69,6 +69,7 @@ class GradientSizes(NamedTuple):
     real: Floats
     pixels: Floats
     images: Any
+    last: Any = 0
     means: bool = False
 
 
@@ -220,13 +221,15 @@ class Gradient(Space):
         positions = of["positions"] * of["sixteens"] if s.c0 == 16 else of["real"]
         uneven_slabs = of["least_real"] < of["real"]
         positions = np.where(uneven_slabs, of["least_real"], positions)
-        return self._optimistic(
+        sizes = self._optimistic(
             t,
             sides=(m / 1.0, n / 1.0),
             slabs=np.maximum(0, loads),
             positions=positions,
             fetch=of["least_fetch"],
-        )._replace(
+        )
+        return sizes._replace(
+            last=sizes.steps * of["runs"] * of["rest"],
             planes=(n // s.c0 - 1) // self.taps + 1,
             real=of["least_real"],
             pixels=of["least_pixels"],
@@ -303,12 +306,13 @@ class Gradient(Space):
             step=self._step(sizes, sizes.k, sizes.step_moves),
             rest=self._step(sizes, sizes.rest, sizes.rest_moves),
             drain=self._drain(t, sizes),
-            traffic=self._traffic(t, sizes, x, dy, of),
+            traffic=self._traffic(t, sizes, x, dy),
             port=self._port,
             step_slots=t["l0_slots"],
             drain_slots=t["l0c_slots"],
             unit_flag=t["unit_flag"],
             beside=costs.launch_cycles(self.device, "cube", t["cores"]) + self._besides(t),
+            last=sizes.last,
         )
 
     @property
@@ -332,16 +336,20 @@ class Gradient(Space):
         x_bytes = sizes.images * sizes.planes * sizes.pixels * 32
         dy_bytes = sizes.images * sizes.real * sizes.m * self.element
         x_missing, dy_missing = self._lacking(t, sizes, x_bytes, dy_bytes)
+        x_rows, dy_rows = self._rows(t, sizes)
         x = OperandLoads(
             start=sizes.x_moves * self._port.startup_cycles,
             size=x_bytes,
             slots=t["slots"],
+            # Where positions read one pixel each, slabs read nothing in common.
+            rows=x_rows if self.shape.taps == 1 else np.inf,
             **x_missing,
         )
         dy = OperandLoads(
             start=sizes.dy_moves * self._port.startup_cycles,
             size=dy_bytes,
             slots=t["slots"],
+            rows=dy_rows,
             **dy_missing,
         )
         high, wide = self.shape.plan.cout_g, self._mean_columns
@@ -353,15 +361,21 @@ class Gradient(Space):
             -(-sizes.items // t["cores"]),
         )
 
-    def _traffic(
-        self, t: Columns, sizes: GradientSizes, x: OperandLoads, dy: OperandLoads, of: Columns
-    ) -> SharedBytes:
-        """Bytes that all cores move."""
+    def _rows(self, t: Columns, sizes: GradientSizes) -> tuple[Floats, Floats]:
+        """Rows in GM of a load of x, and of one of dy."""
+        of = {name: self.of_cut[name][t["cut"]] for name in _OF_LOADS}
         images = of["images"]
         x_rows = t["planes"] * of["x_pieces"]
         together = images * (x_rows if self.form == "rows" else 1)
         x_rows = np.where(images > 1, together, x_rows)
         dy_rows = np.where(images > 1, images, sizes.m * self.element / 32 * of["dy_pieces"])
+        return x_rows, dy_rows
+
+    def _traffic(
+        self, t: Columns, sizes: GradientSizes, x: OperandLoads, dy: OperandLoads
+    ) -> SharedBytes:
+        """Bytes that all cores move."""
+        x_rows, dy_rows = self._rows(t, sizes)
         x_every, dy_every = self._every(t)
         split = t["parts"] > 1
         stored = self._written * np.where(split, t["parts"] * self._atomic_factor, t["passes"])

@@ -32,6 +32,7 @@ from npusim.kernels.estimate.tile import (
     CubeStep,
     OperandLoads,
     SharedBytes,
+    Shares,
     TileWork,
     WayOut,
     step_of,
@@ -91,6 +92,18 @@ class GemmSizes(NamedTuple):
     around: Any
     images: Any
     means: bool = False
+
+
+class _Runs(NamedTuple):
+    """Tiles that each core has, by core and candidate, those of ``fewer`` images, those that are
+    ``wider`` than others, and of both kinds; the slab and the column it begins with."""
+
+    tiles: IntArray
+    fewer: IntArray
+    wider: IntArray
+    both: IntArray
+    slab: IntArray
+    column: IntArray
 
 
 @dataclass(frozen=True)
@@ -300,17 +313,23 @@ class Products(Space):
 
     def least(self, t: Columns) -> GemmSizes:
         """See ``pipeline.Space``: the smallest slab, the last images, channels and planes."""
+        rest = self.geometry.images % self.of_cut["images"][t["cut"]]
+        return self._smallest(t, rest, self._fewest_n(t))
+
+    def _smallest(self, t: Columns, rest: IntArray, n: Floats) -> GemmSizes:
+        """Sizes of a smallest slab with ``n`` channels.
+
+        It has ``rest`` images, where that is 0 as many as come together.
+        """
         g, of = self.geometry, chosen(self.of_cut, t["cut"])
-        rest = g.images % of["images"]
         images = np.where(rest > 0, rest, of["images"])
         # Of fewer images positions may be padded less.
         unpadded = np.maximum(1, of["least_m"] - 15) * images / of["images"]
-        last = g.planes_out * g.c0 - (t["tiles_n"] - 1) * t["n"]
         sizes = self._optimistic(
             t,
             m=np.where(rest > 0, unpadded, of["least_m"]),
             real=unpadded,
-            n=np.maximum(1, last) / 1.0,
+            n=n,
             taps=of["least_taps"] / 1.0,
             planes_in=g.all_in - (-(-g.all_in // g.planes_in) - 1) * g.planes_in,
             reads=np.float64(min((len(pairs) for pairs in g.live if pairs), default=0)),
@@ -320,6 +339,74 @@ class Products(Space):
             fetch=self._column_fetch(t, of["least_fetch"]) * images / of["images"],
             images=images,
         )
+
+    def shares(self, t: Columns) -> Shares | None:
+        """See ``pipeline.Space``: runs of tiles under the form "window".
+
+        Of other forms some core has as many of the smallest tile as fall to it.
+        """
+        g, of = self.geometry, chosen(self.of_cut, t["cut"])
+        window = np.array([cut.form == "window" for cut in self.cuts], np.bool_)[t["cut"]]
+        if g.groups > 1 or len(g.live) > 1 or not window.any():
+            return None
+        runs = self._runs(t, of)
+        rest = g.images % of["images"]
+        few = self._fewest_n(t)
+        more = few + np.where(runs.wider.any(axis=0), max(16, g.c0), 0)
+        kinds = [(0, few), (0, more), (rest, few), (rest, more)]
+        counts = [
+            runs.tiles - runs.fewer - runs.wider + runs.both,
+            runs.wider - runs.both,
+            runs.fewer - runs.both,
+            runs.both,
+        ]
+        alone = np.arange(len(runs.tiles))[:, None] == 0
+        least = np.where(alone, self._rounds(t), 0)
+        counts = [
+            np.where(window, known, least if place == 2 else 0)
+            for place, known in enumerate(counts)
+        ]
+        tiles = [self.tile(t, self._smallest(t, rest + 0 * t["n"], n)) for rest, n in kinds]
+        return Shares(tuple(tiles), tuple(counts), runs.slab, runs.column)
+
+    def _runs(self, t: Columns, of: Columns) -> _Runs:
+        """The runs of tiles of each core where these follow each other slab by slab, or column by
+        column."""
+        g, slow = self.geometry, self._slow(t)
+        across, along = t["tiles_n"], t["items"] // t["tiles_n"]
+        cores = np.minimum(np.arange(self.cores + 1)[:, None], t["cores"])
+        begin = -(-cores * t["items"] // t["cores"])
+        inner = np.where(slow, along, across)
+        row, column = np.divmod(begin, inner)
+        row, column = np.where(slow, column, row), np.where(slow, row, column)
+        # Slabs of fewer images are the last, columns of a block more are spread.
+        rest = np.where(g.images % of["images"] > 0, of["slabs"], 0)
+        over = self._blocks_n // across, self._blocks_n % across
+        wide = [(column + i) * over[1] // across for i in (0, 1)]
+        last = np.maximum(0, row - (along - rest))
+        wider = np.where(slow, along * wide[0] + row * (wide[1] - wide[0]), row * over[1] + wide[0])
+        fewer = np.where(slow, rest * column + last, last * across + (row >= along - rest) * column)
+        both = np.where(
+            slow,
+            rest * wide[0] + last * (wide[1] - wide[0]),
+            last * over[1] + (row >= along - rest) * wide[0],
+        )
+        tiles, fewer, wider, both = (
+            np.diff(number, axis=0) for number in (begin, fewer, wider, both)
+        )
+        return _Runs(tiles, fewer, wider, both, row[:-1], column[:-1])
+
+    @property
+    def _blocks_n(self) -> int:
+        """Blocks of output channels of which tiles have whole ones."""
+        return -(-self.geometry.planes_out * self.geometry.c0 // max(16, self.geometry.c0))
+
+    def _fewest_n(self, t: Columns) -> Floats:
+        """Output channels of the smallest tile, as tiles are cut evenly."""
+        g = self.geometry
+        unit = max(16, g.c0)
+        padding = self._blocks_n * unit - g.planes_out * g.c0
+        return np.asarray(np.maximum(1, self._blocks_n // t["tiles_n"] * unit - padding) / 1.0)
 
     def _optimistic(
         self,
@@ -445,23 +532,30 @@ class Products(Space):
             size=sizes.planes * sizes.pixels * sizes.images * 32,
             slots=t["l1_slots"],
             every=sizes.x_every,
+            rows=np.where(self._apart[t["cut"]], sizes.x_rows, np.inf),
         )
         w = OperandLoads(
             start=sizes.w_moves * self._port.startup_cycles,
             size=columns * self.geometry.c0 * sizes.n * self.dtype.bytes,
             slots=t["weight_slots"],
             every=sizes.w_every,
+            rows=self._weight_rows(sizes),
         )
         x_missing, w_missing = self._lacking(t, sizes, x.size, w.size)
         return x._replace(**x_missing), w._replace(**w_missing)
+
+    def _weight_rows(self, sizes: GemmSizes) -> Floats:
+        """Rows in GM of one load of weights."""
+        if self._transposes:
+            return np.asarray(sizes.n / self.geometry.c0 * sizes.taps)
+        return np.asarray(sizes.planes * sizes.taps / sizes.seconds)
 
     def _traffic(
         self, t: Columns, sizes: GemmSizes, x: OperandLoads, w: OperandLoads
     ) -> SharedBytes:
         """Bytes that all cores move."""
-        g, device = self.geometry, self.device
-        columns = sizes.planes * sizes.taps / sizes.seconds
-        w_rows = sizes.n / g.c0 * sizes.taps if self._transposes else columns
+        device = self.device
+        w_rows = self._weight_rows(sizes)
         reads = sizes.reads * t["items"]
         # What an L2 that is too small loses of the input is not certain.
         times = 1 if sizes.means else self._fetched(t)
@@ -650,6 +744,12 @@ class Products(Space):
         l2, passes = self.device.l2, self._passes(t)
         size = l2.size_bytes if l2 is not None else 0
         return np.where(self._input_bytes + self._written / passes > size, passes, 1)
+
+    @cached_property
+    def _apart(self) -> npt.NDArray[np.bool_]:
+        """Tell of each cut whether two slabs read the same of the input or nothing in common."""
+        whole = [cut.form == "window" and cut.slabs == 1 for cut in self.cuts]
+        return np.array(whole, np.bool_) | (self.geometry.taps == 1)
 
     @cached_property
     def _phases(self) -> IntArray:
