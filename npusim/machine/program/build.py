@@ -156,6 +156,7 @@ def _issued(
             runs = _issue(part.k, partial(part.plan.emit, record))
             tasks.append(runs._replace(units=runs.units + len(templates)))
         templates += [_template(unit, device, (places, bases), pipes) for unit in part.k.units]
+        part.k.close()
     return _Issued(places, bases, templates, tasks, chosen)
 
 
@@ -196,6 +197,7 @@ def lay_out(
         if part.k.role == "cube" and issued:
             for record in _distinct(part.plan.tasks)[0]:
                 _issue(part.k, partial(part.plan.emit, record))
+            part.k.close()
 
 
 def _parts(

@@ -168,6 +168,14 @@ class Units:
         self._cut(always=not self._runs)
         return Runs.joined(self._runs)
 
+    def close(self) -> None:
+        """Forget what was issued once, behind the last task.
+
+        Its keys hold methods of what emits the tasks, which holds this: as a circle all that was
+        issued would stay until Python looks for such.
+        """
+        self._recorded.clear()
+
     def loop(self, count: int, **strides: int) -> Iterator[Iteration]:
         """Iterations that differ in addresses: in each, bases lie ``strides`` bytes further.
 
