@@ -19,7 +19,7 @@ import numpy as np
 
 from npusim.kernels.estimate import costs
 from npusim.kernels.estimate.work import Floats, Work
-from npusim.language import Device, IntArray
+from npusim.language import Device
 from npusim.machine.device.parts import Path
 from npusim.machine.isa.base import Numbers
 from npusim.machine.timing.links import ONE, waiting
@@ -175,28 +175,14 @@ def estimate(device: Device, tile: TileWork, math: str) -> Work:
     )
 
 
-class Shares(NamedTuple):
-    """Tiles of each core: of each of some ``kinds`` so many ``counts``, by core and candidate.
-
-    No tile is smaller than its kind. ``firsts`` and ``seconds`` are numbers of the operands that
-    cores begin with, by core and candidate: those with equal numbers begin with the same.
-    """
-
-    kinds: tuple[TileWork, ...]
-    counts: tuple[IntArray, ...]
-    firsts: IntArray
-    seconds: IntArray
-
-
 class Tiles(NamedTuple):
     """What holds for some core: it has as much work as the ``mean`` over all; it has a ``largest``
     tile; it has as many as their number over that of the cores, rounded up, none of which is
-    smaller than the ``least``. Where it is known which tiles cores have, ``shares`` say so."""
+    smaller than the ``least``."""
 
     mean: TileWork
     largest: TileWork
     least: TileWork
-    shares: Shares | None = None
 
 
 def bound(device: Device, tiles: Tiles, products: tuple[ProductCycles, ProductCycles]) -> Floats:
@@ -205,7 +191,7 @@ def bound(device: Device, tiles: Tiles, products: tuple[ProductCycles, ProductCy
     Each pipe and memory is as fast as alone, but before it come the first loads, and behind it the
     last drain. ``products`` give the cycles of an mmad of mean sizes m, k and n, and of true ones.
     """
-    mean, largest, least, shares = tiles
+    mean, largest, least = tiles
     main = device.main_read_rate
     traffic = mean.traffic
     of_mean, of_least = _alone(mean, products[0]), _alone(least, products[1])
@@ -246,71 +232,13 @@ def bound(device: Device, tiles: Tiles, products: tuple[ProductCycles, ProductCy
         edges.out + traffic.stored,
         busy.issue,
     ]
-    if shares is not None:
-        times += _of_shares(device, least, shares, edges, products[1])
     longest: Floats = reduce(np.maximum, times)
     return longest
-
-
-def _of_shares(
-    device: Device, least: TileWork, shares: Shares, edges: _Edges, product: ProductCycles
-) -> list[Numbers]:
-    """Bounds that follow from the tiles of each core, as the others of ``bound``.
-
-    The last of the cores begins when main memory has brought what all begin with, and what the
-    core that has least to do has to do is still to come. The same holds of those cores alone that
-    have as much to do as any.
-    """
-    l0: Any = 0
-    cube: Any = 0
-    out: Any = 0
-    turns: Any = 0
-    drains: Any = 0
-    for kind, counts in zip(shares.kinds, shares.counts, strict=True):
-        work = _alone(kind, product)
-        one = _pipes(work, 1, 1, 1)
-        l0 = l0 + counts * one.l0
-        cube = cube + counts * one.cube
-        out = out + counts * one.out
-        turns = turns + counts * _in_turn(kind, work, one)
-        drains = drains + counts * _with_drains(device, kind, work, 1, one)
-    times = [
-        edges.l0 + l0.max(axis=0) + edges.drain,
-        edges.cube + cube.max(axis=0) + edges.behind_cube,
-        edges.out + out.max(axis=0),
-        turns.max(axis=0) + edges.drain,
-        drains.max(axis=0),
-    ]
-    working = sum(shares.counts) > 0
-    step = least.step
-    begun = np.minimum(least.first.start, least.second.start)
-    for which in (working, working & (cube >= cube.max(axis=0))):
-        brought = sum(
-            _lacking(operand) * operand.size * _distinct(np.where(which, numbers, -1))
-            for operand, numbers in (
-                (least.first, shares.firsts),
-                (least.second, shares.seconds),
-            )
-        )
-        ready = begun + brought / device.main_read_rate
-        fewest = [np.where(which, cycles, np.inf).min(axis=0) for cycles in (l0, cube)]
-        times += [
-            ready + fewest[0] - np.maximum(step.a, step.b) + edges.drain,
-            ready + np.minimum(step.a, step.b) + fewest[1] + edges.behind_cube,
-        ]
-    return times
 
 
 def _lacking(operand: OperandLoads) -> Numbers:
     """1 where the L2 lacks an operand of which loads are the same or have nothing in common."""
     return (np.asarray(operand.until) > 0) & np.isfinite(operand.rows)
-
-
-def _distinct(numbers: IntArray) -> IntArray:
-    """How many different numbers there are, by column, of those that are not negative."""
-    ordered = np.sort(numbers, axis=0)
-    new = np.diff(ordered, axis=0, prepend=-1) > 0
-    return np.asarray(new.sum(axis=0))
 
 
 def _in_turn(tile: TileWork, work: Work, pipes: _Pipes) -> Numbers:
@@ -371,16 +299,15 @@ class _Edges(NamedTuple):
     behind_load: Numbers
 
 
-def _first_load(device: Device, port: Path, operand: OperandLoads) -> Numbers:
-    """Cycles of a core's first load of an operand, or until another one has fetched the same.
+def fresh_cycles(device: Device, port: Path, operand: OperandLoads) -> Numbers:
+    """Cycles at least of the bytes of a load of what no core has fetched before, without its start.
 
-    Where the L2 lacks it, no core has it sooner than main memory brings it to one. Others may
-    fetch the sectors at both ends of a row on account of what lies beside it.
+    Where the L2 lacks it, none has it sooner than main memory brings it to one. Others may fetch
+    the sectors at both ends of a row on account of what lies beside it.
     """
     sector = device.l2.sector_bytes if device.l2 is not None else 0
     sure = np.maximum(0, operand.size - 2 * sector * np.asarray(operand.rows, np.float64))
-    lacking = _lacking(operand) * sure / port.memory_rate
-    return operand.start + np.maximum(operand.size / port.rate, lacking)
+    return np.maximum(operand.size / port.rate, _lacking(operand) * sure / port.memory_rate)
 
 
 def _edges(device: Device, least: TileWork, work: Work, item: _Pipes) -> _Edges:
@@ -390,7 +317,10 @@ def _edges(device: Device, least: TileWork, work: Work, item: _Pipes) -> _Edges:
     """
     w: Any = work
     step = least.step
-    loads = [_first_load(device, least.port, operand) for operand in (least.first, least.second)]
+    loads = [
+        operand.start + fresh_cycles(device, least.port, operand)
+        for operand in (least.first, least.second)
+    ]
     both = loads[0] + loads[1]
     of_least = _pipes(work, 1, 1, 1)
     # The pipe has one operand in L0 when the other comes to L1: how long that took is known where

@@ -20,11 +20,12 @@ from npusim.kernels.estimate.tile import (
     SharedBytes,
     TileWork,
     WayOut,
+    fresh_cycles,
     in_step,
     step_of,
     swapped,
 )
-from npusim.kernels.estimate.work import Floats
+from npusim.kernels.estimate.work import Course, Floats
 from npusim.kernels.filter_gradient.cuts import Cut, cuts
 from npusim.language import IntArray
 from npusim.machine.device.parts import Path
@@ -238,6 +239,76 @@ class Gradient(Space):
             items=np.maximum(
                 self._tiles(t) * t["parts"] * t["passes"], group * t["passes"] * t["cores"]
             ),
+        )
+
+    def course(self, t: Columns) -> Course:
+        """See ``pipeline.Space``: as many of the smallest tile as fall to a core."""
+        s, of, sizes = self.shape, chosen(self.of_cut, t["cut"]), self.least(t)
+        x, dy = self._loads(t, sizes._replace(images=of["images"]))
+        # What the last load lacks of a whole one is left out.
+        loads = np.maximum(0, np.floor(np.asarray(sizes.slabs) + 1e-9))
+        of_x = (t["group"] == 1) | (t["of_x"] == 1)
+        first, second = np.asarray(sizes.first_every), np.asarray(sizes.second_every)
+        stay = np.where(t["group"] > 1, t["stay"], t["slots"])
+        step, drain = self._step(sizes, sizes.k, sizes.step_moves), self._drain(t, sizes)
+        taps = sizes.steps * sizes.k
+        x_fast, dy_fast = x.size / self._port.rate, dy.size / self._port.rate / taps
+        x_fresh = fresh_cycles(self.device, self._port, x)
+        dy_fresh = fresh_cycles(self.device, self._port, dy) / taps
+        # Whether no other tile reads the same: along the other side there is but one.
+        along = -(-s.plan.cout_g // t["m"])
+        single = (s.kernel[0] == 1) & (self.places == 1)
+        x_alone = single & (along == 1)
+        dy_alone = single & (self._along_n(t) == 1)
+        m = self.product(step.m, step.k, step.n)
+        way = drain.cycles if self.device.has_path("L0C", "GM") else drain.pace
+        return Course(
+            items=np.where(loads > 0, np.ceil(sizes.items / t["cores"]), 0),
+            first=0,
+            across=1,
+            along=np.maximum(1, np.ceil(sizes.items / t["cores"])),
+            slow=0,
+            rest=0,
+            over=0,
+            planes_in=loads,
+            planes=1,
+            taps=taps,
+            columns=taps,
+            runs=of["runs"],
+            k=sizes.k,
+            x_every=np.where(of_x, first, second),
+            w_every=np.where(of_x, second, first),
+            x_slots=np.where(of_x, stay, t["slots"]),
+            w_slots=np.where(of_x, t["slots"], stay),
+            l0_slots=t["l0_slots"],
+            c_slots=t["l0c_slots"],
+            x_alone=2 * x_alone,
+            w_alone=dy_alone,
+            x_start=x.start,
+            w_start=dy.start,
+            a_waits=1,
+            moves=drain.moves,
+            x=x_fast,
+            x_few=x_fast,
+            x_fresh=x_fresh,
+            x_few_fresh=x_fresh,
+            w=dy_fast,
+            w_wide=dy_fast,
+            w_fresh=dy_fresh,
+            w_wide_fresh=dy_fresh,
+            a=step.a,
+            a_few=step.a,
+            b=step.b,
+            b_wide=step.b,
+            m=m,
+            m_wide=m,
+            m_few=m,
+            m_few_wide=m,
+            drain=way,
+            drain_wide=way,
+            drain_few=way,
+            drain_few_wide=way,
+            **self.way_out(t),
         )
 
     def _optimistic(

@@ -32,12 +32,12 @@ from npusim.kernels.estimate.tile import (
     CubeStep,
     OperandLoads,
     SharedBytes,
-    Shares,
     TileWork,
     WayOut,
+    fresh_cycles,
     step_of,
 )
-from npusim.kernels.estimate.work import Floats
+from npusim.kernels.estimate.work import Course, Floats
 from npusim.kernels.implicit_gemm.cuts import Cut, Way, cuts_of, ways_of
 from npusim.kernels.implicit_gemm.geometry import Geometry
 from npusim.kernels.implicit_gemm.tiling import Tiling
@@ -46,6 +46,9 @@ from npusim.language import DType, IntArray, round_up
 from npusim.machine.device.parts import Path
 from npusim.machine.isa.base import Move
 from npusim.machine.isa.dma import Fetcher
+
+#: Cores, spread over all, of which the one with most to do is followed.
+_TRIED = 6
 
 #: Most output channels of a tile.
 _MOST_N = 512
@@ -94,16 +97,20 @@ class GemmSizes(NamedTuple):
     means: bool = False
 
 
-class _Runs(NamedTuple):
-    """Tiles that each core has, by core and candidate, those of ``fewer`` images, those that are
-    ``wider`` than others, and of both kinds; the slab and the column it begins with."""
+class _Course(NamedTuple):
+    """Cycles of one kind of tile, as those of ``Course``."""
 
-    tiles: IntArray
-    fewer: IntArray
-    wider: IntArray
-    both: IntArray
-    slab: IntArray
-    column: IntArray
+    x_start: Any
+    x: Any
+    x_fresh: Any
+    w_start: Any
+    w: Any
+    w_fresh: Any
+    a: Any
+    b: Any
+    m: Any
+    drain: Any
+    moves: Any
 
 
 @dataclass(frozen=True)
@@ -340,61 +347,151 @@ class Products(Space):
             images=images,
         )
 
-    def shares(self, t: Columns) -> Shares | None:
-        """See ``pipeline.Space``: runs of tiles under the form "window".
+    def course(self, t: Columns) -> Course | None:
+        """See ``pipeline.Space``: one with much to do, where cores take tiles in runs.
 
         Of other forms some core has as many of the smallest tile as fall to it.
         """
-        g, of = self.geometry, chosen(self.of_cut, t["cut"])
-        window = np.array([cut.form == "window" for cut in self.cuts], np.bool_)[t["cut"]]
-        if g.groups > 1 or len(g.live) > 1 or not window.any():
+        g, of, rounds = self.geometry, chosen(self.of_cut, t["cut"]), self._rounds(t)
+        if g.all_in % g.planes_in or not g.all_in:
             return None
-        runs = self._runs(t, of)
-        rest = g.images % of["images"]
-        few = self._fewest_n(t)
-        more = few + np.where(runs.wider.any(axis=0), max(16, g.c0), 0)
-        kinds = [(0, few), (0, more), (rest, few), (rest, more)]
-        counts = [
-            runs.tiles - runs.fewer - runs.wider + runs.both,
-            runs.wider - runs.both,
-            runs.fewer - runs.both,
-            runs.both,
-        ]
-        alone = np.arange(len(runs.tiles))[:, None] == 0
-        least = np.where(alone, self._rounds(t), 0)
-        counts = [
-            np.where(window, known, least if place == 2 else 0)
-            for place, known in enumerate(counts)
-        ]
-        tiles = [self.tile(t, self._smallest(t, rest + 0 * t["n"], n)) for rest, n in kinds]
-        return Shares(tuple(tiles), tuple(counts), runs.slab, runs.column)
+        rest, few_n = 0 * t["n"] + g.images % of["images"], self._fewest_n(t)
+        in_runs, over = self._in_runs(t), self._blocks_n % t["tiles_n"]
+        more_n = few_n + np.where(in_runs & (over > 0), max(16, g.c0), 0)
+        first, stop = self._run(t, rest, few_n, more_n)
+        # Reads of tiles with other taps are cut otherwise.
+        known = of["least_taps"] == of["most_taps"]
+        taps, planes = of["least_taps"], t["planes"]
+        chunk, total = planes * taps, g.planes_in * taps
+        together = t["columns"] >= np.minimum(total, 2 * chunk)
+        longest = np.where(together, chunk, np.minimum(chunk, t["columns"] // taps * taps))
+        longest = np.where(t["columns"] < taps, t["columns"], longest)
+        k = np.minimum(t["k"], np.minimum(longest, total)) / 1.0
+        full = self._course_of(t, self._smallest(t, 0 * rest, few_n), k)
+        wide = self._course_of(t, self._smallest(t, 0 * rest, more_n), k)
+        few = self._course_of(t, self._smallest(t, rest, few_n), k)
+        few_wide = self._course_of(t, self._smallest(t, rest, more_n), k)
+        full, wide = (
+            _Course(
+                *(np.where(in_runs, mine, least) for mine, least in zip(one, other, strict=True))
+            )
+            for one, other in ((full, few), (wide, few_wide))
+        )
+        return Course(
+            items=np.where(known, np.where(in_runs, stop - first, rounds), 0),
+            first=np.where(in_runs, first, 0),
+            across=np.where(in_runs, t["tiles_n"], 1),
+            along=np.where(in_runs, t["items"] // t["tiles_n"], rounds),
+            slow=np.where(in_runs & self._slow(t), 1, 0),
+            rest=np.where(in_runs & (rest > 0), of["slabs"], 0),
+            over=np.where(in_runs, over, 0),
+            planes_in=g.planes_in,
+            planes=planes,
+            taps=taps,
+            columns=t["columns"],
+            runs=1,
+            k=k,
+            x_every=np.where(t["resident_input"] > 0, np.where(in_runs, 0, rounds), 1),
+            w_every=np.where(t["resident"] > 0, np.where(in_runs, 0, rounds), 1),
+            x_slots=t["l1_slots"],
+            w_slots=t["weight_slots"],
+            l0_slots=t["l0_slots"],
+            c_slots=t["l0c_slots"],
+            x_alone=np.where(in_runs, 1, 0),
+            w_alone=0,
+            x_start=np.minimum(full.x_start, few.x_start),
+            x=full.x,
+            x_fresh=full.x_fresh,
+            x_few=few.x,
+            x_few_fresh=few.x_fresh,
+            w_start=full.w_start,
+            w=full.w,
+            w_fresh=full.w_fresh,
+            w_wide=wide.w,
+            w_wide_fresh=wide.w_fresh,
+            a=full.a,
+            a_few=few.a,
+            b=full.b,
+            b_wide=wide.b,
+            a_waits=0,
+            m=full.m,
+            m_wide=wide.m,
+            m_few=few.m,
+            m_few_wide=few_wide.m,
+            drain=full.drain,
+            drain_wide=wide.drain,
+            drain_few=few.drain,
+            drain_few_wide=few_wide.drain,
+            moves=full.moves,
+            **self.way_out(t),
+        )
 
-    def _runs(self, t: Columns, of: Columns) -> _Runs:
-        """The runs of tiles of each core where these follow each other slab by slab, or column by
-        column."""
-        g, slow = self.geometry, self._slow(t)
+    def _run(
+        self, t: Columns, rest: IntArray, few_n: Floats, more_n: Floats
+    ) -> tuple[IntArray, IntArray]:
+        """The tiles, from and to, of a core of several that has most positions and channels.
+
+        The last slabs have ``rest`` images, and tiles ``few_n`` or ``more_n`` channels.
+        """
+        of, slow = chosen(self.of_cut, t["cut"]), self._slow(t)
         across, along = t["tiles_n"], t["items"] // t["tiles_n"]
-        cores = np.minimum(np.arange(self.cores + 1)[:, None], t["cores"])
-        begin = -(-cores * t["items"] // t["cores"])
         inner = np.where(slow, along, across)
-        row, column = np.divmod(begin, inner)
-        row, column = np.where(slow, column, row), np.where(slow, row, column)
-        # Slabs of fewer images are the last, columns of a block more are spread.
-        rest = np.where(g.images % of["images"] > 0, of["slabs"], 0)
-        over = self._blocks_n // across, self._blocks_n % across
-        wide = [(column + i) * over[1] // across for i in (0, 1)]
-        last = np.maximum(0, row - (along - rest))
-        wider = np.where(slow, along * wide[0] + row * (wide[1] - wide[0]), row * over[1] + wide[0])
-        fewer = np.where(slow, rest * column + last, last * across + (row >= along - rest) * column)
-        both = np.where(
-            slow,
-            rest * wide[0] + last * (wide[1] - wide[0]),
-            last * over[1] + (row >= along - rest) * wide[0],
+        lacking = np.where(rest > 0, 1 - rest / of["images"], 0) * of["slabs"]
+
+        def done(tiles: IntArray) -> Floats:
+            """Positions and channels of the first tiles, as slabs times channels."""
+            row, column = np.divmod(tiles, inner)
+            row, column = np.where(slow, column, row), np.where(slow, row, column)
+            over = self._blocks_n % across
+            wide, next_wide = column * over // across, (column + 1) * over // across
+            of_column = column * few_n + wide * (more_n - few_n)
+            one = few_n + (next_wide - wide) * (more_n - few_n)
+            last = np.maximum(0, row - (along - of["slabs"])) * lacking / of["slabs"]
+            of_all = across * few_n + over * (more_n - few_n)
+            in_order = row * of_all + of_column - last * of_all
+            by_column = (along - lacking) * of_column + (row - last) * one
+            return np.asarray(np.where(slow, by_column, in_order))
+
+        best = begin = end = np.zeros_like(across)
+        for part in range(_TRIED):
+            core = np.maximum(0, t["cores"] * part // _TRIED)
+            first = -(-core * t["items"] // t["cores"])
+            stop = -(-(core + 1) * t["items"] // t["cores"])
+            size = done(stop) - done(first)
+            begin, end = np.where(size > best, first, begin), np.where(size > best, stop, end)
+            best = np.maximum(best, size)
+        return begin, end
+
+    def _course_of(self, t: Columns, sizes: GemmSizes, k: Floats) -> _Course:
+        """The cycles of a ``Course`` of tiles of such sizes, with steps of ``k`` columns."""
+        g = self.geometry
+        # The last load of an item is of the fewest planes.
+        last = g.planes_in - (-(-g.planes_in // t["planes"]) - 1) * t["planes"]
+        least = sizes._replace(x_moves=self._least_moves(t, chosen(self.of_cut, t["cut"]), last))
+        x, w = self._loads(t, least)
+        columns = sizes.planes * sizes.taps / sizes.seconds
+        moves = k if self.rotated else np.maximum(1, _fractal_loads(k, sizes.n))
+        step, drain = self._step(t, sizes, k, moves), self._drain(sizes)
+        direct = self.device.has_path("L0C", "GM")
+        return _Course(
+            x_start=x.start,
+            x=x.size / sizes.planes / self._port.rate,
+            x_fresh=fresh_cycles(self.device, self._port, x) / sizes.planes,
+            w_start=w.start,
+            w=w.size / columns / self._port.rate,
+            w_fresh=fresh_cycles(self.device, self._port, w) / columns,
+            a=step.a,
+            b=step.b,
+            m=self.product(step.m, step.k, step.n),
+            drain=drain.cycles if direct else drain.pace,
+            moves=drain.moves,
         )
-        tiles, fewer, wider, both = (
-            np.diff(number, axis=0) for number in (begin, fewer, wider, both)
-        )
-        return _Runs(tiles, fewer, wider, both, row[:-1], column[:-1])
+
+    def _in_runs(self, t: Columns) -> npt.NDArray[np.bool_]:
+        """Tell whether cores take tiles in runs that are as equal as possible."""
+        g = self.geometry
+        window = np.array([cut.form == "window" for cut in self.cuts], np.bool_)[t["cut"]]
+        return np.asarray(window & (g.groups == 1) & (len(g.live) == 1))
 
     @property
     def _blocks_n(self) -> int:
