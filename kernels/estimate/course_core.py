@@ -104,12 +104,18 @@ def _load_x(w: Any, i: int, planes: float, s: Any) -> None:
 def _load_w(w: Any, i: int, columns: float, s: Any) -> None:
     """A load of so many columns of weights."""
     slot = _W + int(s[WS]) % int(w.w_slots[i])
-    late = w.w_alone[i] > 0 or s[WS] == 0
-    each = w.w_fresh[i] if late else w.w[i]
+    fast, late = w.w[i], w.w_fresh[i]
     if s[WIDE] > 0:
-        each = w.w_wide_fresh[i] if late else w.w_wide[i]
+        fast, late = w.w_wide[i], w.w_wide_fresh[i]
+    each = late if w.w_alone[i] > 0 else fast
+    s[LOAD] = max(s[LOAD], s[slot]) + w.w_start[i] + columns * each
+    if s[WS] == 0:  # another core may have come to the same sooner, behind fewer images
+        sooner = w.x_start[i] + min(w.planes[i], w.planes_in[i]) * min(
+            w.x_fresh[i], w.x_few_fresh[i]
+        )
+        s[LOAD] = max(s[LOAD], sooner + w.w_start[i] + columns * late)
+    s[W_READY] = s[LOAD]
     s[WS] += 1
-    s[LOAD] = s[W_READY] = max(s[LOAD], s[slot]) + w.w_start[i] + columns * each
 
 
 @compiled
