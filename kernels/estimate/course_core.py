@@ -22,6 +22,7 @@ MOST_STEPS = 4000
 LOAD, INTO, CUBE, OUT, A_READ, BEGUN, X_READY, W_READY = range(8)
 XS, WS, TURN, FOLLOWS, ENDS = range(8, 13)
 ROW, COLUMN, NEW_X, NEW_W, ALONE, FEW, WIDE, FIRST, C_FREE = range(13, 22)
+BEGIN, COUNT = range(22, 24)
 _X, _W, _L0, _C, SLOTS = 24, 40, 56, 64, 72
 
 #: Of fractional steps less than this is none.
@@ -45,11 +46,12 @@ def _followed(w: Any, i: int, most: float, s: Any) -> float:
     for number in range(int(w.items[i])):
         _place(w, i, number, s)
         plane = 0.0
-        while plane < w.planes_in[i]:
-            planes = min(w.planes[i], w.planes_in[i] - plane)
+        while plane < s[COUNT]:
+            planes = min(w.planes[i], s[COUNT] - plane)
+            last = w.slabs[i] > 1 and (s[BEGIN] + plane) % w.slabs[i] == w.slabs[i] - 1
             if s[NEW_X] > 0:
-                _load_x(w, i, planes, s)
-            _planes(w, i, plane, planes, s)
+                _load_x(w, i, planes * w.small_x[i] if last else planes, s)
+            _planes(w, i, plane, planes, w.small[i] if last else 1.0, s)
             plane += planes
             if s[TURN] > MOST_STEPS or max(s[CUBE], s[OUT]) > most:
                 return float(max(s[CUBE], s[OUT]))
@@ -68,13 +70,18 @@ def _place(w: Any, i: int, number: int, s: Any) -> None:
     s[NEW_X] = _comes(number, w.x_every[i], row != s[ROW])
     s[NEW_W] = _comes(number, w.w_every[i], column != s[COLUMN])
     s[ROW], s[COLUMN] = row, column
-    s[FEW] = row >= along - w.rest[i]
+    s[FEW] = row % w.period[i] >= w.period[i] - w.rest[i]
     s[WIDE] = (column + 1) * over // across - column * over // across
     stop = w.first[i] + w.items[i]
     whole = w.slow[i] == 0 and column == 0 and place + across <= stop
     s[ALONE] = w.x_alone[i] > 1 or (w.x_alone[i] > 0 and whole)
     s[C_FREE] = _C + number % int(w.c_slots[i])
     s[FIRST] = 1.0
+    s[BEGIN], s[COUNT] = 0.0, w.planes_in[i]
+    if w.per[i] > 0:
+        part = number // w.per[i] % w.parts[i]
+        s[BEGIN] = w.planes_in[i] * part // w.parts[i]
+        s[COUNT] = w.planes_in[i] * (part + 1) // w.parts[i] - s[BEGIN]
 
 
 @compiled
@@ -119,20 +126,23 @@ def _load_w(w: Any, i: int, columns: float, s: Any) -> None:
 
 
 @compiled
-def _planes(w: Any, i: int, plane: float, planes: float, s: Any) -> None:
-    """Weights for so many planes of x in L1, from number ``plane`` on, and their steps."""
+def _planes(w: Any, i: int, plane: float, planes: float, share: float, s: Any) -> None:
+    """Weights for so many planes of x in L1, from number ``plane`` on, and their steps.
+
+    They have just this ``share`` of the columns of others.
+    """
     taps, columns = w.taps[i], w.columns[i]
-    chunk, total = w.planes[i] * taps, w.planes_in[i] * taps
+    chunk, total = w.planes[i] * taps, s[COUNT] * taps
     together = columns >= min(total, 2 * chunk)  # weights of several loads of x
     size = columns // taps * taps
     if together:
         size = total if columns >= total else columns // chunk * chunk
     done = 0.0
-    while done < planes * taps - _NONE:
-        used = min(size, planes * taps - done)
+    while done < share * planes * taps - _NONE:
+        used = min(size, share * planes * taps - done)
         if together:
             if s[NEW_W] > 0 and plane * taps % size == 0:
-                _load_w(w, i, min(size, total - plane * taps), s)
+                _load_w(w, i, share * min(size, total - plane * taps), s)
         else:
             if columns < taps:
                 used = min(columns, taps - done % taps)

@@ -242,16 +242,42 @@ class Gradient(Space):
         )
 
     def course(self, t: Columns) -> Course:
-        """See ``pipeline.Space``: as many of the smallest tile as fall to a core."""
-        s, of, sizes = self.shape, chosen(self.of_cut, t["cut"]), self.least(t)
-        x, dy = self._loads(t, sizes._replace(images=of["images"]))
-        # What the last load lacks of a whole one is left out.
-        loads = np.maximum(0, np.floor(np.asarray(sizes.slabs) + 1e-9))
+        """See ``pipeline.Space``: the first core, else as many smallest tiles as fall to one."""
+        s, of, least = self.shape, chosen(self.of_cut, t["cut"]), self.least(t)
+        # The first core begins with the first slab of the first image.
+        shared = t["group"] > 1
+        plain = (s.kernel[0] == 1) & (self.places == 1) & (of["images"] == 1)
+        known = plain & (~shared | (t["shares"] <= t["cores"]))
+        uneven = known & (of["least_real"] < of["real"])
+        positions = np.where(uneven, of["next_real"], least.steps * least.k)
+        steps = np.maximum(1, positions / t["k"])
+        sizes = least._replace(
+            steps=steps,
+            k=positions / steps,
+            rest=positions / steps,
+            real=np.where(uneven, of["next_real"], of["least_real"]),
+            pixels=np.where(uneven, of["next_pixels"], of["least_pixels"]),
+            images=of["images"],
+        )
+        x, dy = self._loads(t, sizes)
+        # Elsewhere what the last load lacks of a whole one is left out.
+        loads = np.maximum(0, np.floor(np.asarray(least.slabs) + 1e-9))
+        loads = np.where(known, np.rint(s.n * self._depths[0] * of["slabs"]), loads)
+        parts = np.where(shared, np.minimum(t["passes"], loads), t["parts"])
+        along = np.where(t["of_x"] == 1, -(-s.plan.cout_g // t["m"]), self._along_n(t))
+        per = np.where(shared, -(-along // -(-along // t["group"])), self._tiles(t))
         of_x = (t["group"] == 1) | (t["of_x"] == 1)
-        first, second = np.asarray(sizes.first_every), np.asarray(sizes.second_every)
+        first = np.where(known & shared, per, sizes.first_every)
+        second = np.asarray(sizes.second_every)
         stay = np.where(t["group"] > 1, t["stay"], t["slots"])
-        step, drain = self._step(sizes, sizes.k, sizes.step_moves), self._drain(t, sizes)
-        taps = sizes.steps * sizes.k
+        taps = positions
+        # Tiles of fewer rows come last along M; here they are called those of few images.
+        high = sizes._replace(m=np.where(known, np.minimum(t["m"], s.plan.cout_g), sizes.m) / 1.0)
+        (step, drain), (few, drain_few) = (
+            (self._step(of_m, sizes.k, sizes.step_moves), self._drain(t, of_m))
+            for of_m in (high, sizes)
+        )
+        m, m_few = (self.product(of_m.m, of_m.k, of_m.n) for of_m in (step, few))
         x_fast, dy_fast = x.size / self._port.rate, dy.size / self._port.rate / taps
         x_fresh = fresh_cycles(self.device, self._port, x)
         dy_fresh = fresh_cycles(self.device, self._port, dy) / taps
@@ -260,18 +286,27 @@ class Gradient(Space):
         single = (s.kernel[0] == 1) & (self.places == 1)
         x_alone = single & (along == 1)
         dy_alone = single & (self._along_n(t) == 1)
-        m = self.product(step.m, step.k, step.n)
-        way = drain.cycles if self.device.has_path("L0C", "GM") else drain.pace
+        if self.device.has_path("L0C", "GM"):
+            way, way_few = drain.cycles, drain_few.cycles
+        else:
+            way, way_few = drain.pace, drain_few.pace
+        in_turn = np.where(shared, np.where(t["of_x"] == 1, per, 1), along)
         return Course(
             items=np.where(loads > 0, np.ceil(sizes.items / t["cores"]), 0),
             first=0,
             across=1,
             along=np.maximum(1, np.ceil(sizes.items / t["cores"])),
             slow=0,
-            rest=0,
+            period=in_turn,
+            rest=np.where(shared & (t["of_x"] == 0), 0, 1),
             over=0,
             planes_in=loads,
             planes=1,
+            parts=parts,
+            per=np.where(known, per, 0),
+            slabs=np.where(uneven, of["slabs"], 1),
+            small=np.where(uneven, of["least_real"] / positions, 1),
+            small_x=np.where(uneven, of["least_pixels"] / of["next_pixels"], 1),
             taps=taps,
             columns=taps,
             runs=of["runs"],
@@ -291,23 +326,24 @@ class Gradient(Space):
             x=x_fast,
             x_few=x_fast,
             x_fresh=x_fresh,
-            x_few_fresh=x_fresh,
+            # Others may begin with a small slab, and have dy sooner.
+            x_few_fresh=x_fresh * np.where(uneven, of["least_pixels"] / of["next_pixels"], 1),
             w=dy_fast,
             w_wide=dy_fast,
             w_fresh=dy_fresh,
             w_wide_fresh=dy_fresh,
             a=step.a,
-            a_few=step.a,
+            a_few=few.a,
             b=step.b,
             b_wide=step.b,
             m=m,
             m_wide=m,
-            m_few=m,
-            m_few_wide=m,
+            m_few=m_few,
+            m_few_wide=m_few,
             drain=way,
             drain_wide=way,
-            drain_few=way,
-            drain_few_wide=way,
+            drain_few=way_few,
+            drain_few_wide=way_few,
             **self.way_out(t),
         )
 

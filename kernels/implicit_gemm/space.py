@@ -328,21 +328,39 @@ class Products(Space):
 
         It has ``rest`` images, where that is 0 as many as come together.
         """
-        g, of = self.geometry, chosen(self.of_cut, t["cut"])
+        of = chosen(self.of_cut, t["cut"])
         images = np.where(rest > 0, rest, of["images"])
         # Of fewer images positions may be padded less.
         unpadded = np.maximum(1, of["least_m"] - 15) * images / of["images"]
+        m = np.where(rest > 0, unpadded, of["least_m"])
+        return self._like(t, (m, unpadded, of["least_pixels"] / 1.0), images, n)
+
+    def _ordinary(self, t: Columns, n: Floats) -> GemmSizes:
+        """Sizes of which no slab has less but the last, of a plane or of all images."""
+        of = chosen(self.of_cut, t["cut"])
+        slab = of["next_m"], of["next_real"], of["next_pixels"] / 1.0
+        return self._like(t, slab, of["images"], n)
+
+    def _like(
+        self, t: Columns, slab: tuple[Floats, Floats, Floats], images: IntArray, n: Floats
+    ) -> GemmSizes:
+        """Sizes of slabs of so many ``images``, with ``n`` channels.
+
+        ``slab`` has the positions that the cube takes and the real ones of all, and the pixels of
+        one image.
+        """
+        g, of = self.geometry, chosen(self.of_cut, t["cut"])
         sizes = self._optimistic(
             t,
-            m=np.where(rest > 0, unpadded, of["least_m"]),
-            real=unpadded,
+            m=slab[0],
+            real=slab[1],
             n=n,
             taps=of["least_taps"] / 1.0,
             planes_in=g.all_in - (-(-g.all_in // g.planes_in) - 1) * g.planes_in,
             reads=np.float64(min((len(pairs) for pairs in g.live if pairs), default=0)),
         )
         return sizes._replace(
-            pixels=of["least_pixels"] / 1.0,
+            pixels=slab[2],
             fetch=self._column_fetch(t, of["least_fetch"]) * images / of["images"],
             images=images,
         )
@@ -367,8 +385,8 @@ class Products(Space):
         longest = np.where(together, chunk, np.minimum(chunk, t["columns"] // taps * taps))
         longest = np.where(t["columns"] < taps, t["columns"], longest)
         k = np.minimum(t["k"], np.minimum(longest, total)) / 1.0
-        full = self._course_of(t, self._smallest(t, 0 * rest, few_n), k)
-        wide = self._course_of(t, self._smallest(t, 0 * rest, more_n), k)
+        full = self._course_of(t, self._ordinary(t, few_n), k)
+        wide = self._course_of(t, self._ordinary(t, more_n), k)
         few = self._course_of(t, self._smallest(t, rest, few_n), k)
         few_wide = self._course_of(t, self._smallest(t, rest, more_n), k)
         full, wide = (
@@ -383,10 +401,17 @@ class Products(Space):
             across=np.where(in_runs, t["tiles_n"], 1),
             along=np.where(in_runs, t["items"] // t["tiles_n"], rounds),
             slow=np.where(in_runs & self._slow(t), 1, 0),
-            rest=np.where(in_runs & (rest > 0), of["slabs"], 0),
+            # Of several images the last are fewer, else the last slab of each may be smaller.
+            period=np.where(in_runs & (of["images"] == 1), of["slabs"], t["items"]),
+            rest=np.where(in_runs & ((of["images"] == 1) | (rest > 0)), 1, 0),
             over=np.where(in_runs, over, 0),
             planes_in=g.planes_in,
             planes=planes,
+            parts=1,
+            per=0,
+            slabs=1,
+            small=1,
+            small_x=1,
             taps=taps,
             columns=t["columns"],
             runs=1,
