@@ -132,9 +132,6 @@ def test_the_body_is_issued_once_for_iterations_that_are_alike(
     assert program.instructions == 2 * sum(emitted[unit] for unit in program.tasks[0].tolist())
 
 
-@pytest.mark.parametrize(
-    ("one", "other"), [(0.0, -0.0), (np.float32(0), np.float32(-0.0)), (1, 1.0), (True, 1)]
-)
 def test_what_was_issued_once_goes_with_the_program() -> None:
     """Python need not look for circles of objects to be rid of it."""
 
@@ -149,6 +146,9 @@ def test_what_was_issued_once_goes_with_the_program() -> None:
         assert all(ref() is None for ref in held)
 
 
+@pytest.mark.parametrize(
+    ("one", "other"), [(0.0, -0.0), (np.float32(0), np.float32(-0.0)), (1, 1.0), (True, 1)]
+)
 def test_what_is_issued_once_tells_numbers_apart_that_python_holds_to_be_equal(
     one: Any, other: Any
 ) -> None:
