@@ -271,35 +271,48 @@ class Gradient(Space):
         second = np.asarray(sizes.second_every)
         stay = np.where(t["group"] > 1, t["stay"], t["slots"])
         taps = positions
-        # Tiles of fewer rows come last along M; here they are called those of few images.
-        high = sizes._replace(m=np.where(known, np.minimum(t["m"], s.plan.cout_g), sizes.m) / 1.0)
-        (step, drain), (few, drain_few) = (
-            (self._step(of_m, sizes.k, sizes.step_moves), self._drain(t, of_m))
-            for of_m in (high, sizes)
+        # Of a core's tiles those along M follow each other. The last has few rows ("few"), and all
+        # but the last columns are "wide".
+        high, wide = (
+            np.where(known, np.minimum(side, whole), last) / 1.0
+            for side, whole, last in (
+                (t["m"], s.plan.cout_g, sizes.m),
+                (t["n"], self._runs[1], sizes.n),
+            )
         )
-        m, m_few = (self.product(of_m.m, of_m.k, of_m.n) for of_m in (step, few))
+        kinds = {
+            "": sizes._replace(m=high),
+            "_wide": sizes._replace(m=high, n=wide),
+            "_few": sizes,
+            "_few_wide": sizes._replace(n=wide),
+        }
+        steps_of = {
+            kind: self._step(of_kind, sizes.k, sizes.step_moves) for kind, of_kind in kinds.items()
+        }
+        ways = {kind: self._drain(t, of_kind) for kind, of_kind in kinds.items()}
+        direct = self.device.has_path("L0C", "GM")
+        along = -(-s.plan.cout_g // t["m"])
+        of_dy = shared & (t["of_x"] == 0)
+        rows = np.where(shared, np.where(of_dy, 1, per), along)
+        columns = np.where(shared, np.where(of_dy, per, 1), self._along_n(t))
+        few_columns = np.where(shared & ~of_dy & (self._along_n(t) > 1), 0, 1)
         x_fast, dy_fast = x.size / self._port.rate, dy.size / self._port.rate / taps
         x_fresh = fresh_cycles(self.device, self._port, x)
         dy_fresh = fresh_cycles(self.device, self._port, dy) / taps
         # Whether no other tile reads the same: along the other side there is but one.
-        along = -(-s.plan.cout_g // t["m"])
         single = (s.kernel[0] == 1) & (self.places == 1)
         x_alone = single & (along == 1)
         dy_alone = single & (self._along_n(t) == 1)
-        if self.device.has_path("L0C", "GM"):
-            way, way_few = drain.cycles, drain_few.cycles
-        else:
-            way, way_few = drain.pace, drain_few.pace
-        in_turn = np.where(shared, np.where(t["of_x"] == 1, per, 1), along)
         return Course(
             items=np.where(loads > 0, np.ceil(sizes.items / t["cores"]), 0),
-            first=0,
-            across=1,
-            along=np.maximum(1, np.ceil(sizes.items / t["cores"])),
-            slow=0,
-            period=in_turn,
-            rest=np.where(shared & (t["of_x"] == 0), 0, 1),
-            over=0,
+            # Counted on by a column, the last of them is the first to have no more.
+            first=np.where(known, rows, 0),
+            across=np.where(known, columns, 1),
+            along=np.where(known, rows, 1),
+            slow=1,
+            period=np.where(known, rows, 1),
+            rest=np.where(known & of_dy, 0, 1),
+            over=np.where(known, columns - few_columns, 0),
             planes_in=loads,
             planes=1,
             parts=parts,
@@ -322,7 +335,7 @@ class Gradient(Space):
             x_start=x.start,
             w_start=dy.start,
             a_waits=1,
-            moves=drain.moves,
+            moves=1,
             x=x_fast,
             x_few=x_fast,
             x_fresh=x_fresh,
@@ -332,18 +345,12 @@ class Gradient(Space):
             w_wide=dy_fast,
             w_fresh=dy_fresh,
             w_wide_fresh=dy_fresh,
-            a=step.a,
-            a_few=few.a,
-            b=step.b,
-            b_wide=step.b,
-            m=m,
-            m_wide=m,
-            m_few=m_few,
-            m_few_wide=m_few,
-            drain=way,
-            drain_wide=way,
-            drain_few=way_few,
-            drain_few_wide=way_few,
+            a=steps_of[""].a,
+            a_few=steps_of["_few"].a,
+            b=steps_of[""].b,
+            b_wide=steps_of["_wide"].b,
+            **{f"m{kind}": self.product(one.m, one.k, one.n) for kind, one in steps_of.items()},
+            **{f"drain{kind}": one.cycles if direct else one.pace for kind, one in ways.items()},
             **self.way_out(t),
         )
 
