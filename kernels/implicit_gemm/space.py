@@ -487,16 +487,16 @@ class Products(Space):
             best = np.maximum(best, size)
         return begin, end
 
-    def _course_of(self, t: Columns, sizes: GemmSizes, k: Floats) -> _Course:
-        """The cycles of a ``Course`` of tiles of such sizes, with steps of ``k`` columns."""
+    def _course_of(self, t: Columns, sizes: GemmSizes, steps: Floats) -> _Course:
+        """The cycles of a ``Course`` of tiles of such sizes, with ``steps`` of so many columns."""
         g = self.geometry
         # The last load of an item is of the fewest planes.
         last = g.planes_in - (-(-g.planes_in // t["planes"]) - 1) * t["planes"]
         least = sizes._replace(x_moves=self._least_moves(t, chosen(self.of_cut, t["cut"]), last))
         x, w = self._loads(t, least)
         columns = sizes.planes * sizes.taps / sizes.seconds
-        moves = k if self.rotated else np.maximum(1, _fractal_loads(k, sizes.n))
-        step, drain = self._step(t, sizes, k, moves), self._drain(sizes)
+        moves = steps if self.rotated else np.maximum(1, _fractal_loads(steps, sizes.n))
+        step, drain = self._step(t, sizes, steps, moves), self._drain(sizes)
         direct = self.device.has_path("L0C", "GM")
         return _Course(
             x_start=x.start,
