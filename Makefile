@@ -8,7 +8,7 @@ SCORECARD := docs/scorecard
 COVER := $(if $(COVERAGE),--cov --cov-report=term:skip-covered)
 # What is compiled for the tests, and a file that says so.
 COMPILED := $(wildcard npusim/machine/timing/fast/*.py) \
-  kernels/estimate/pipeline_core.py kernels/estimate/work.py
+  kernels/estimate/pipeline_core.py kernels/estimate/course_core.py kernels/estimate/work.py
 ENGINE := build/engine/made
 # Tests that say most in little time: the machine and its data. Operators choose tilings by compiled
 # estimates, so their tests are not among them.

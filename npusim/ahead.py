@@ -21,8 +21,8 @@ from npusim import ops
 from npusim.base.atomic_files import replacing
 from npusim.base.dtypes import FP16
 from npusim.call.spec import spec
-from npusim.kernels.estimate.pipeline import plain_core, times
-from npusim.kernels.estimate.work import Work
+from npusim.kernels.estimate.pipeline import followed, plain_core, times
+from npusim.kernels.estimate.work import Course, Work
 from npusim.kernels.matmul.matmul import Matmul, Tiling
 from npusim.machine.device.catalog import load_device
 from npusim.machine.isa.operands import Tensor
@@ -97,6 +97,7 @@ def library_in(folder: Path, levels: Sequence[str]) -> list[Path]:
 
 def examples() -> dict[Callable[..., None], tuple[Any, ...]]:
     """Every entry with arguments of the types that it always has."""
+    from npusim.kernels.estimate.course_core import SLOTS, follow  # noqa: PLC0415
     from npusim.kernels.estimate.pipeline_core import SCRATCH, estimate  # noqa: PLC0415
     from npusim.machine.timing.fast.engine import FastEngine  # noqa: PLC0415
     from npusim.machine.timing.fast.kernel import interpret  # noqa: PLC0415
@@ -116,6 +117,7 @@ def examples() -> dict[Callable[..., None], tuple[Any, ...]]:
         walk: (code, (0, 0, 0), table, table, column, column, column),
         read_once: (code, l2.cache, 0, column, table, engine.state.cost),
         estimate: (_work(), column, *(np.empty(1),) * 3, np.empty(SCRATCH)),
+        follow: (_course(), np.empty(1), np.empty(1), np.empty(SLOTS)),
     }
 
 
@@ -126,12 +128,22 @@ def _work() -> Work:
     return Work(*columns)._replace(lag=draw.integers(-1, 3, 200).astype(np.float64))
 
 
+def _course() -> Course:
+    """Two hundred candidates of nobody's."""
+    draw = np.random.default_rng(2)
+    columns = [draw.integers(1, 9, 200).astype(np.float64) for _ in Course._fields]
+    few = {name: draw.integers(0, 3, 200).astype(np.float64) for name in ("slow", "rest", "over")}
+    return Course(*columns)._replace(**few, lag=draw.integers(-1, 3, 200).astype(np.float64))
+
+
 def differs() -> bool:
     """Whether the engines tell different things of the same calls, or estimates differ."""
     work = _work()
     for few in (10, 200):
         if times(work, few).tolist() != times(work, few, core=plain_core()).tolist():
             return True
+    if followed(_course()).tolist() != followed(_course(), core=plain_core("course_core")).tolist():
+        return True
     dy, x, weight = (
         spec(shape, "fp16") for shape in ((1, 40, 14, 14), (1, 24, 14, 14), (40, 24, 3, 3))
     )

@@ -21,10 +21,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
+from importlib import import_module
 from importlib.util import find_spec, module_from_spec
 from operator import itemgetter
 from types import ModuleType
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -32,10 +33,12 @@ import numpy.typing as npt
 from npusim.base.records import replace
 from npusim.kernels.estimate import costs
 from npusim.kernels.estimate.tile import Tiles, TileWork, bound, busy_cycles, estimate
-from npusim.kernels.estimate.work import Floats, Work
+from npusim.kernels.estimate.work import Course, Floats, Work
 from npusim.language import Device, IntArray
 from npusim.machine.timing import compile_once
 from npusim.machine.timing.fast.jit import uncompiled
+
+T = TypeVar("T", bound=tuple[Any, ...])
 
 #: Fields of candidates by name, one entry for each.
 Columns = dict[str, npt.NDArray[Any]]
@@ -52,6 +55,9 @@ _WEIGHTY = 0.1
 #: Candidates of a search whose bound is so many times another's are left out of it.
 _HOPELESS = 2
 
+#: Cores are followed, for a bound, to so many times the least bound in closed form.
+_FOLLOWED = 1.5
+
 #: Slots of L0, and in how many steps what fits in one is cut.
 L0_WAYS = ((2, 1), (2, 2), (3, 1), (3, 2))
 
@@ -59,15 +65,15 @@ L0_WAYS = ((2, 1), (2, 2), (3, 1), (3, 2))
 _AT_ONCE = 128
 
 
-def table(work: Any) -> Work:
+def table(work: T) -> T:
     """Every column with one float per candidate; ``work`` itself if it is so already."""
     shapes = {column.shape if isinstance(column, np.ndarray) else () for column in work}
     if len(shapes) == 1 and () not in shapes and all(column.dtype == np.float64 for column in work):
-        return Work(*work)
+        return work
     columns = np.empty((len(work), *np.broadcast_shapes((1,), *map(np.shape, work))))
     for place, column in enumerate(work):
         columns[place] = column
-    return Work(*columns)
+    return type(work)(*columns)
 
 
 def as_columns(records: Sequence[Any], kind: type[Any]) -> Columns:
@@ -91,9 +97,10 @@ def chosen(columns: Columns, which: IntArray) -> Columns:
     return {name: column.take(which) for name, column in columns.items()}
 
 
-def taken(work: Work, which: IntArray) -> Work:
-    """The work of some of the candidates of a table."""
-    return Work(*(column.take(which) for column in cast(tuple[Floats, ...], work)))
+def taken(work: T, which: IntArray) -> T:
+    """The rows of a table of some of its candidates."""
+    columns = cast(tuple[Floats, ...], work)
+    return type(work)(*(column.take(which) for column in columns))
 
 
 def joined(*columns: Columns) -> Columns:
@@ -144,18 +151,29 @@ def times(work: Work, few: int, *reached: float, core: ModuleType | None = None)
     return np.round(cycles)
 
 
-def _compiled_core() -> ModuleType:
-    compile_once.require()
-    from npusim.kernels.estimate import pipeline_core  # noqa: PLC0415 - it may load Numba
+def followed(course: Course, *most: Any, core: ModuleType | None = None) -> Floats:
+    """Cycles that cores take at least on each ``course``, followed to ``most``, by default the end.
 
-    return pipeline_core
+    ``core`` is a form of ``course_core``, by default the compiled one.
+    """
+    course = table(course)
+    form = core or _compiled_core("course_core")
+    found = np.zeros(np.shape(course.items))
+    limit = np.ascontiguousarray(np.broadcast_to([*most, np.inf][0], found.shape), np.float64)
+    form.follow(course, limit, found, np.empty(form.SLOTS))
+    return found
+
+
+def _compiled_core(name: str = "pipeline_core") -> ModuleType:
+    compile_once.require()
+    return import_module(f"npusim.kernels.estimate.{name}")  # which may load Numba
 
 
 @cache
-def plain_core() -> ModuleType:
-    """The module ``pipeline_core`` as it stands, which nobody compiles: the same estimates."""
+def plain_core(name: str = "pipeline_core") -> ModuleType:
+    """A module of compiled code as it stands, which nobody compiles: it computes the same."""
     with uncompiled():
-        spec = find_spec("npusim.kernels.estimate.pipeline_core")
+        spec = find_spec(f"npusim.kernels.estimate.{name}")
         assert spec is not None
         assert spec.loader is not None
         core = module_from_spec(spec)
@@ -252,9 +270,23 @@ class Space(ABC):
         Where all tiles are alike they are theirs.
         """
 
+    def course(self, t: Columns) -> Course | None:
+        """What some core does at least; no items where that is not known, None if of none."""
+        return None
+
     @abstractmethod
     def tile(self, t: Columns, sizes: Any) -> TileWork:
         """The loads, products and drain of tiles of such sizes."""
+
+    def way_out(self, t: Columns) -> dict[str, Any]:
+        """The columns of a ``Course`` that tell how tiles leave, and what follows them."""
+        device = self.device
+        flag = np.where(t["unit_flag"] > 0, costs.unit_flag_lag(device), -1)
+        return {
+            "direct": device.has_path("L0C", "GM"),
+            "product_start": device.cube.startup_cycles if device.cube else 0,
+            "lag": flag,
+        }
 
     def mean_product(self, m: Floats, k: Floats, n: Floats) -> Floats:
         """Cycles of an mmad of mean sizes, at least."""
@@ -275,8 +307,16 @@ class Space(ABC):
         )
         shape = np.shape(t["cores"])
         tiles = Tiles(mean, largest, least)
-        cycles = bound(self.device, tiles, (self.mean_product, self.product))
-        return np.broadcast_to(cycles, shape), np.broadcast_to(mean.beside, shape)
+        cycles = np.array(
+            np.broadcast_to(bound(self.device, tiles, (self.mean_product, self.product)), shape)
+        )
+        course, beside = self.course(t), np.broadcast_to(mean.beside, shape)
+        if course is not None and cycles.size:
+            course = table(course)
+            most = _FOLLOWED * np.min(cycles + beside) - beside
+            near = np.flatnonzero(cycles < most)
+            cycles[near] = np.maximum(cycles[near], followed(taken(course, near), most[near]))
+        return cycles, beside
 
     def missing(self, *once: Any) -> Any:
         """Bytes of the operands that the L2 does not hold, of those that each has."""

@@ -41,6 +41,7 @@ class OperandLoads(NamedTuple):
     comes anew every ``every`` tiles of a core. Of the first ``until`` tiles the L2 lacks it in each
     ``period``-th, and ``copies`` cores ask for the same at once; all of these wait until one has
     ``fetched`` it, so many times the bytes of the load. Bounds leave this out.
+    Its bytes are so many ``rows`` in GM at most, which bounds need of what the L2 lacks.
     """
 
     start: Numbers
@@ -52,6 +53,7 @@ class OperandLoads(NamedTuple):
     copies: Numbers = 1
     beside: Numbers = 0
     fetched: Numbers = 1
+    rows: Numbers = np.inf
 
 
 class CubeStep(NamedTuple):
@@ -111,6 +113,9 @@ class TileWork(NamedTuple):
     ``items`` tiles are shared out to ``cores``. For each there are ``firsts`` loads of the first
     operand, for each of these ``seconds`` of the second, for each of these so many ``steps``. Every
     ``run``-th step is the ``rest`` of a load. Loads take the path ``port``.
+
+    Of the steps that read a load there are as many as the ``last`` one has at least, 0 if that is
+    not known; estimates leave it out.
     """
 
     cores: Numbers
@@ -130,6 +135,7 @@ class TileWork(NamedTuple):
     drain_slots: Numbers
     unit_flag: Numbers
     beside: Numbers
+    last: Numbers = 0
 
 
 def estimate(device: Device, tile: TileWork, math: str) -> Work:
@@ -201,7 +207,7 @@ def bound(device: Device, tiles: Tiles, products: tuple[ProductCycles, ProductCy
     )
     single, others = _pipes(of_largest, 1, 1, 1), np.maximum(0, np.floor(share) - 1)
     beside = _pipes(of_least, others, 0, 0)
-    edges = _edges(least, of_least, _pipes(of_mean, 1, 1, 1))
+    edges = _edges(device, least, of_least, _pipes(of_mean, 1, 1, 1))
     requests = np.maximum(0, traffic.requests - traffic.spared)
     asked = busy.size * mean.cores / costs.read_rate(device, traffic.asked, requests)
     waited = traffic.missing * waiting(device.l2) / ONE / device.shared_read_rate
@@ -211,23 +217,28 @@ def bound(device: Device, tiles: Tiles, products: tuple[ProductCycles, ProductCy
         _in_turn(least, of_least, whole),
         _in_turn(largest, of_largest, single),
     )
-    times = (
+    times = [
         edges.l0 + reduce(np.maximum, (busy.l0, whole.l0, single.l0 + beside.l0)) + edges.drain,
         edges.cube
         + reduce(np.maximum, (busy.cube, whole.cube, single.cube + beside.cube))
         + edges.behind_cube,
         edges.out + reduce(np.maximum, (busy.out, whole.out, single.out + beside.out)),
-        reduce(np.maximum, (busy.loads, whole.loads, single.loads)) + edges.drain,
+        reduce(np.maximum, (busy.loads, whole.loads, single.loads)) + edges.behind_load,
         reduce(np.maximum, in_turn) + edges.drain,
         _with_drains(device, mean, of_mean, share, busy),
         _with_drains(device, least, of_least, most, whole),
-        first + asked + waited + edges.drain,
-        first + traffic.missing / main + edges.drain,
+        first + asked + waited + edges.behind_load,
+        first + traffic.missing / main + edges.behind_load,
         edges.out + traffic.stored,
         busy.issue,
-    )
+    ]
     longest: Floats = reduce(np.maximum, times)
     return longest
+
+
+def _lacking(operand: OperandLoads) -> Numbers:
+    """1 where the L2 lacks an operand of which loads are the same or have nothing in common."""
+    return (np.asarray(operand.until) > 0) & np.isfinite(operand.rows)
 
 
 def _in_turn(tile: TileWork, work: Work, pipes: _Pipes) -> Numbers:
@@ -257,14 +268,17 @@ def _with_drains(
 ) -> Numbers:
     """Cycles of products and drains that follow each other in one slot of L0C.
 
-    Under the unit flag the next tile follows the start of the last move of a drain, which begins
-    with the last product. Over UB a slot is free earlier.
+    Under the unit flag a drain begins with the last product at the earliest. The next tile follows
+    the start of its last move, and ends its first product after that. Over UB a slot is free
+    earlier.
     """
     if not device.has_path("L0C", "GM"):
         return 0
     w: Any = work
     drain = tile.drain.cycles
-    flagged = drain - drain / tile.drain.moves - np.maximum(w.m, w.rest_m)
+    begun = device.cube.startup_cycles if device.cube else 0
+    over = np.minimum(drain / tile.drain.moves, w.m)
+    flagged = begun + drain - over - np.maximum(w.m, w.rest_m)
     more = np.where(tile.unit_flag > 0, flagged, drain)
     return np.where(tile.drain_slots == 1, pipes.cube + items * more, 0)
 
@@ -272,8 +286,9 @@ def _with_drains(
 class _Edges(NamedTuple):
     """Cycles of a core before pipes begin at the earliest, and behind them.
 
-    Before the loads to ``l0``, the ``cube`` and the way ``out``; behind the last load to L1 or L0
-    there is a ``drain``, and ``behind_cube`` what is left of it.
+    Before the loads to ``l0``, the ``cube`` and the way ``out``; behind the last load to L0 there
+    is a ``drain``, ``behind_cube`` what is left of it, and ``behind_load`` what the last load to L1
+    brings for the cube, and its drain.
     """
 
     l0: Numbers
@@ -281,16 +296,31 @@ class _Edges(NamedTuple):
     out: Numbers
     drain: Numbers
     behind_cube: Numbers
+    behind_load: Numbers
 
 
-def _edges(least: TileWork, work: Work, item: _Pipes) -> _Edges:
+def fresh_cycles(device: Device, port: Path, operand: OperandLoads) -> Numbers:
+    """Cycles at least of the bytes of a load of what no core has fetched before, without its start.
+
+    Where the L2 lacks it, none has it sooner than main memory brings it to one. Others may fetch
+    the sectors at both ends of a row on account of what lies beside it.
+    """
+    sector = device.l2.sector_bytes if device.l2 is not None else 0
+    sure = np.maximum(0, operand.size - 2 * sector * np.asarray(operand.rows, np.float64))
+    return np.maximum(operand.size / port.rate, _lacking(operand) * sure / port.memory_rate)
+
+
+def _edges(device: Device, least: TileWork, work: Work, item: _Pipes) -> _Edges:
     """The edges of a core whose tiles are none smaller than the ``least``.
 
     ``item`` is the mean work of a tile: if that of the least is as much, all are alike.
     """
     w: Any = work
-    first, second, step = least.first, least.second, least.step
-    loads = [operand.start + operand.size / least.port.rate for operand in (first, second)]
+    step = least.step
+    loads = [
+        operand.start + fresh_cycles(device, least.port, operand)
+        for operand in (least.first, least.second)
+    ]
     both = loads[0] + loads[1]
     of_least = _pipes(work, 1, 1, 1)
     # The pipe has one operand in L0 when the other comes to L1: how long that took is known where
@@ -303,7 +333,18 @@ def _edges(least: TileWork, work: Work, item: _Pipes) -> _Edges:
     out = ready + of_least.cube - np.where(least.unit_flag > 0, np.maximum(w.m, w.rest_m), 0)
     drain = least.drain.pace
     behind = np.where(least.unit_flag > 0, 0, drain)
-    return _Edges(l0=begin, cube=ready, out=out, drain=drain, behind_cube=behind)
+    # Of the last load's first step the other operand may be in L0 before.
+    last = least.last
+    into = np.maximum(0, last * (step.a + step.b) - np.maximum(step.a, step.b)) + drain
+    product = np.minimum(1, last) * np.minimum(step.a, step.b) + last * w.m + behind
+    return _Edges(
+        l0=begin,
+        cube=ready,
+        out=out,
+        drain=drain,
+        behind_cube=behind,
+        behind_load=np.maximum(into, product),
+    )
 
 
 def _alone(tile: TileWork, product: ProductCycles) -> Work:

@@ -92,3 +92,86 @@ class Work(NamedTuple):
     missed: Column = 0
     #: Cycles that a drain takes more after a gap.
     drain_head: Column = 0
+
+
+class Course(NamedTuple):
+    """What one core does at least, one entry per candidate: counts, and cycles without any wait.
+
+    It has so many ``items``, from the ``first`` on. They go through ``across`` columns of ``along``
+    slabs, column by column where they are ``slow``. The last ``rest`` of each ``period`` of slabs
+    is small, in few images, and so many columns more than others, ``over``, are wide: their cycles
+    have names of their own.
+
+    An item reads ``planes_in`` planes of x, ``planes`` of them in a load. Of each there are
+    ``taps`` columns of K, and a load of weights has as many ``columns`` as there is room for. x
+    and weights come ``*_every`` so many items, 0: where another slab or column begins. A load takes
+    ``*_start`` and for each plane, or column, ``x`` and ``w``; where nobody else has it fetched
+    before, ``*_fresh``. That holds of the first, and of all that are ``*_alone``: of x 2, or 1 for
+    slabs that no other core has.
+
+    A filter gradient has dy for weights, loads of slabs for planes, and positions for columns.
+    The loads are cut evenly into ``parts``, if that is known, which ``per`` items share. The last
+    of so many ``slabs`` has a ``small`` share of the positions, and of the bytes of x.
+
+    What is loaded is gone through in so many ``runs`` of steps of ``k`` columns, which take ``a``
+    and ``b`` cycles to L0 and ``m`` on the cube. ``a`` is of x and ``b`` of weights, but if
+    ``a_waits`` for what comes second it is the other way round.
+    The ``drain`` has so many ``moves``; it goes to GM ``direct``. Under the unit flag it follows
+    ``product_start`` cycles after the last product begins, and the next tile ``lag`` after its last
+    move does; without it ``lag`` is -1.
+    """
+
+    items: Column
+    first: Column
+    across: Column
+    along: Column
+    slow: Column
+    period: Column
+    rest: Column
+    over: Column
+    planes_in: Column
+    planes: Column
+    parts: Column
+    per: Column
+    slabs: Column
+    small: Column
+    small_x: Column
+    taps: Column
+    columns: Column
+    runs: Column
+    k: Column
+    x_every: Column
+    w_every: Column
+    x_slots: Column
+    w_slots: Column
+    l0_slots: Column
+    c_slots: Column
+    x_alone: Column
+    w_alone: Column
+    x_start: Column
+    x: Column
+    x_fresh: Column
+    x_few: Column
+    x_few_fresh: Column
+    w_start: Column
+    w: Column
+    w_fresh: Column
+    w_wide: Column
+    w_wide_fresh: Column
+    a: Column
+    a_few: Column
+    b: Column
+    b_wide: Column
+    a_waits: Column
+    m: Column
+    m_wide: Column
+    m_few: Column
+    m_few_wide: Column
+    drain: Column
+    drain_wide: Column
+    drain_few: Column
+    drain_few_wide: Column
+    moves: Column
+    direct: Column
+    product_start: Column
+    lag: Column

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from npusim.kernels.filter_gradient.tiling import comes_whole, cut_plane, rows_follow, runs_on
-from npusim.kernels.implicit_gemm.cuts import even_cuts, fetches
+from npusim.kernels.implicit_gemm.cuts import but_the_last, even_cuts, fetches
 from npusim.kernels.implicit_gemm.geometry import window
 from npusim.kernels.parts.plane import Plane
 from npusim.language import Window, round_up
@@ -40,6 +40,8 @@ class Cut(NamedTuple):
     least_fetch: float  # and at least
     least_real: float  # positions and pixels of a slab at least
     least_pixels: float
+    next_real: float  # the same of all but the last of a plane
+    next_pixels: float
     x_moves: float  # that bring x to L1, and more for each plane
     x_plane_moves: float
     x_pieces: float  # rows in GM of a plane of x
@@ -154,6 +156,8 @@ def _cut(s: Convolution, form: str, slab_k: int, plane: Plane, fetcher: Fetcher)
         least_fetch=0.0 if plain else least,
         least_real=float(positions.min()),
         least_pixels=float(rows.real.min() * columns.real.min()),
+        next_real=but_the_last(positions),
+        next_pixels=but_the_last(np.outer(rows.real, columns.real)),
         x_moves=moves.x,
         x_plane_moves=moves.x_plane,
         x_pieces=moves.x_pieces,

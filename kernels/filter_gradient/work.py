@@ -20,11 +20,12 @@ from npusim.kernels.estimate.tile import (
     SharedBytes,
     TileWork,
     WayOut,
+    fresh_cycles,
     in_step,
     step_of,
     swapped,
 )
-from npusim.kernels.estimate.work import Floats
+from npusim.kernels.estimate.work import Course, Floats
 from npusim.kernels.filter_gradient.cuts import Cut, cuts
 from npusim.language import IntArray
 from npusim.machine.device.parts import Path
@@ -45,8 +46,8 @@ class GradientSizes(NamedTuple):
     and ``dy_moves``. Steps bring dy to L0A in ``step_moves``, or ``rest_moves``, and fetch columns
     of img2col in ``x_fetch`` and ``dy_fetch`` cycles per position. What comes first comes anew
     after ``first_every`` items. Slots of L1 have ``shared`` banks. A load has as many ``images``,
-    each of so many ``real`` positions and ``pixels`` of so many ``planes`` of x. ``means`` are of
-    tiles that differ.
+    each of so many ``real`` positions and ``pixels`` of so many ``planes`` of x. Of the ``last``
+    one there are so many steps. ``means`` are of tiles that differ.
     """
 
     items: IntArray
@@ -69,6 +70,7 @@ class GradientSizes(NamedTuple):
     real: Floats
     pixels: Floats
     images: Any
+    last: Any = 0
     means: bool = False
 
 
@@ -220,13 +222,15 @@ class Gradient(Space):
         positions = of["positions"] * of["sixteens"] if s.c0 == 16 else of["real"]
         uneven_slabs = of["least_real"] < of["real"]
         positions = np.where(uneven_slabs, of["least_real"], positions)
-        return self._optimistic(
+        sizes = self._optimistic(
             t,
             sides=(m / 1.0, n / 1.0),
             slabs=np.maximum(0, loads),
             positions=positions,
             fetch=of["least_fetch"],
-        )._replace(
+        )
+        return sizes._replace(
+            last=sizes.steps * of["runs"] * of["rest"],
             planes=(n // s.c0 - 1) // self.taps + 1,
             real=of["least_real"],
             pixels=of["least_pixels"],
@@ -235,6 +239,119 @@ class Gradient(Space):
             items=np.maximum(
                 self._tiles(t) * t["parts"] * t["passes"], group * t["passes"] * t["cores"]
             ),
+        )
+
+    def course(self, t: Columns) -> Course:
+        """See ``pipeline.Space``: the first core, else as many smallest tiles as fall to one."""
+        s, of, least = self.shape, chosen(self.of_cut, t["cut"]), self.least(t)
+        # The first core begins with the first slab of the first image.
+        shared = t["group"] > 1
+        plain = (s.kernel[0] == 1) & (self.places == 1) & (of["images"] == 1)
+        known = plain & (~shared | (t["shares"] <= t["cores"]))
+        uneven = known & (of["least_real"] < of["real"])
+        positions = np.where(uneven, of["next_real"], least.steps * least.k)
+        steps = np.maximum(1, positions / t["k"])
+        sizes = least._replace(
+            steps=steps,
+            k=positions / steps,
+            rest=positions / steps,
+            real=np.where(uneven, of["next_real"], of["least_real"]),
+            pixels=np.where(uneven, of["next_pixels"], of["least_pixels"]),
+            images=of["images"],
+        )
+        x, dy = self._loads(t, sizes)
+        # Elsewhere what the last load lacks of a whole one is left out.
+        loads = np.maximum(0, np.floor(np.asarray(least.slabs) + 1e-9))
+        loads = np.where(known, np.rint(s.n * self._depths[0] * of["slabs"]), loads)
+        parts = np.where(shared, np.minimum(t["passes"], loads), t["parts"])
+        along = np.where(t["of_x"] == 1, -(-s.plan.cout_g // t["m"]), self._along_n(t))
+        per = np.where(shared, -(-along // -(-along // t["group"])), self._tiles(t))
+        of_x = (t["group"] == 1) | (t["of_x"] == 1)
+        first = np.where(known & shared, per, sizes.first_every)
+        second = np.asarray(sizes.second_every)
+        stay = np.where(t["group"] > 1, t["stay"], t["slots"])
+        taps = positions
+        # Of a core's tiles those along M follow each other. The last has few rows ("few"), and all
+        # but the last columns are "wide".
+        high, wide = (
+            np.where(known, np.minimum(side, whole), last) / 1.0
+            for side, whole, last in (
+                (t["m"], s.plan.cout_g, sizes.m),
+                (t["n"], self._runs[1], sizes.n),
+            )
+        )
+        kinds = {
+            "": sizes._replace(m=high),
+            "_wide": sizes._replace(m=high, n=wide),
+            "_few": sizes,
+            "_few_wide": sizes._replace(n=wide),
+        }
+        steps_of = {
+            kind: self._step(of_kind, sizes.k, sizes.step_moves) for kind, of_kind in kinds.items()
+        }
+        ways = {kind: self._drain(t, of_kind) for kind, of_kind in kinds.items()}
+        direct = self.device.has_path("L0C", "GM")
+        along = -(-s.plan.cout_g // t["m"])
+        of_dy = shared & (t["of_x"] == 0)
+        rows = np.where(shared, np.where(of_dy, 1, per), along)
+        columns = np.where(shared, np.where(of_dy, per, 1), self._along_n(t))
+        few_columns = np.where(shared & ~of_dy & (self._along_n(t) > 1), 0, 1)
+        x_fast, dy_fast = x.size / self._port.rate, dy.size / self._port.rate / taps
+        x_fresh = fresh_cycles(self.device, self._port, x)
+        dy_fresh = fresh_cycles(self.device, self._port, dy) / taps
+        # Whether no other tile reads the same: along the other side there is but one.
+        single = (s.kernel[0] == 1) & (self.places == 1)
+        x_alone = single & (along == 1)
+        dy_alone = single & (self._along_n(t) == 1)
+        return Course(
+            items=np.where(loads > 0, np.ceil(sizes.items / t["cores"]), 0),
+            # Counted on by a column, the last of them is the first to have no more.
+            first=np.where(known, rows, 0),
+            across=np.where(known, columns, 1),
+            along=np.where(known, rows, 1),
+            slow=1,
+            period=np.where(known, rows, 1),
+            rest=np.where(known & of_dy, 0, 1),
+            over=np.where(known, columns - few_columns, 0),
+            planes_in=loads,
+            planes=1,
+            parts=parts,
+            per=np.where(known, per, 0),
+            slabs=np.where(uneven, of["slabs"], 1),
+            small=np.where(uneven, of["least_real"] / positions, 1),
+            small_x=np.where(uneven, of["least_pixels"] / of["next_pixels"], 1),
+            taps=taps,
+            columns=taps,
+            runs=of["runs"],
+            k=sizes.k,
+            x_every=np.where(of_x, first, second),
+            w_every=np.where(of_x, second, first),
+            x_slots=np.where(of_x, stay, t["slots"]),
+            w_slots=np.where(of_x, t["slots"], stay),
+            l0_slots=t["l0_slots"],
+            c_slots=t["l0c_slots"],
+            x_alone=2 * x_alone,
+            w_alone=dy_alone,
+            x_start=x.start,
+            w_start=dy.start,
+            a_waits=1,
+            moves=1,
+            x=x_fast,
+            x_few=x_fast,
+            x_fresh=x_fresh,
+            # Others may begin with a small slab, and have dy sooner.
+            x_few_fresh=x_fresh * np.where(uneven, of["least_pixels"] / of["next_pixels"], 1),
+            w=dy_fast,
+            w_wide=dy_fast,
+            w_fresh=dy_fresh,
+            w_wide_fresh=dy_fresh,
+            a=steps_of[""].a,
+            a_few=steps_of["_few"].a,
+            b=steps_of[""].b,
+            b_wide=steps_of["_wide"].b,
+            **{f"m{kind}": self.product(one.m, one.k, one.n) for kind, one in steps_of.items()},
+            **{f"drain{kind}": one.cycles if direct else one.pace for kind, one in ways.items()},
+            **self.way_out(t),
         )
 
     def _optimistic(
@@ -303,12 +420,13 @@ class Gradient(Space):
             step=self._step(sizes, sizes.k, sizes.step_moves),
             rest=self._step(sizes, sizes.rest, sizes.rest_moves),
             drain=self._drain(t, sizes),
-            traffic=self._traffic(t, sizes, x, dy, of),
+            traffic=self._traffic(t, sizes, x, dy),
             port=self._port,
             step_slots=t["l0_slots"],
             drain_slots=t["l0c_slots"],
             unit_flag=t["unit_flag"],
             beside=costs.launch_cycles(self.device, "cube", t["cores"]) + self._besides(t),
+            last=sizes.last,
         )
 
     @property
@@ -332,16 +450,20 @@ class Gradient(Space):
         x_bytes = sizes.images * sizes.planes * sizes.pixels * 32
         dy_bytes = sizes.images * sizes.real * sizes.m * self.element
         x_missing, dy_missing = self._lacking(t, sizes, x_bytes, dy_bytes)
+        x_rows, dy_rows = self._rows(t, sizes)
         x = OperandLoads(
             start=sizes.x_moves * self._port.startup_cycles,
             size=x_bytes,
             slots=t["slots"],
+            # Where positions read one pixel each, slabs read nothing in common.
+            rows=x_rows if self.shape.taps == 1 else np.inf,
             **x_missing,
         )
         dy = OperandLoads(
             start=sizes.dy_moves * self._port.startup_cycles,
             size=dy_bytes,
             slots=t["slots"],
+            rows=dy_rows,
             **dy_missing,
         )
         high, wide = self.shape.plan.cout_g, self._mean_columns
@@ -353,15 +475,21 @@ class Gradient(Space):
             -(-sizes.items // t["cores"]),
         )
 
-    def _traffic(
-        self, t: Columns, sizes: GradientSizes, x: OperandLoads, dy: OperandLoads, of: Columns
-    ) -> SharedBytes:
-        """Bytes that all cores move."""
+    def _rows(self, t: Columns, sizes: GradientSizes) -> tuple[Floats, Floats]:
+        """Rows in GM of a load of x, and of one of dy."""
+        of = {name: self.of_cut[name][t["cut"]] for name in _OF_LOADS}
         images = of["images"]
         x_rows = t["planes"] * of["x_pieces"]
         together = images * (x_rows if self.form == "rows" else 1)
         x_rows = np.where(images > 1, together, x_rows)
         dy_rows = np.where(images > 1, images, sizes.m * self.element / 32 * of["dy_pieces"])
+        return x_rows, dy_rows
+
+    def _traffic(
+        self, t: Columns, sizes: GradientSizes, x: OperandLoads, dy: OperandLoads
+    ) -> SharedBytes:
+        """Bytes that all cores move."""
+        x_rows, dy_rows = self._rows(t, sizes)
         x_every, dy_every = self._every(t)
         split = t["parts"] > 1
         stored = self._written * np.where(split, t["parts"] * self._atomic_factor, t["passes"])

@@ -53,6 +53,9 @@ class Cut(NamedTuple):
     m: float  # positions of a tile in whole sixteens
     most_m: int
     least_m: int
+    next_m: int  # the same of all but the last
+    next_real: int
+    next_pixels: int
     real_m: float  # positions as they are
     reads: float  # per slab
     pixels: float  # of one plane that a read loads
@@ -185,6 +188,9 @@ def _cut(g: Geometry, form: str, base_m: int, images: int, plane: Plane, fetcher
         m=float(padded_m.mean()),
         most_m=int(padded_m.max()),
         least_m=int(padded_m.min()),
+        next_m=but_the_last(padded_m),
+        next_real=but_the_last(m),
+        next_pixels=but_the_last(np.outer(rows.real, columns.real)),
         real_m=float(m.mean()),
         reads=plane.reads / plane.slabs,
         pixels=plane.pixels / plane.reads,
@@ -208,6 +214,12 @@ def _cut(g: Geometry, form: str, base_m: int, images: int, plane: Plane, fetcher
         **_way_out(g, plane, h, w, images),
         side_by_side=plain,
     )
+
+
+def but_the_last(of_slabs: IntArray) -> int:
+    """The least number of any slab but the last, if there are several."""
+    numbers = of_slabs.reshape(-1)
+    return int(numbers[: max(1, len(numbers) - 1)].min())
 
 
 def _fetch_of_images(

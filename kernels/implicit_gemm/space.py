@@ -34,9 +34,10 @@ from npusim.kernels.estimate.tile import (
     SharedBytes,
     TileWork,
     WayOut,
+    fresh_cycles,
     step_of,
 )
-from npusim.kernels.estimate.work import Floats
+from npusim.kernels.estimate.work import Course, Floats
 from npusim.kernels.implicit_gemm.cuts import Cut, Way, cuts_of, ways_of
 from npusim.kernels.implicit_gemm.geometry import Geometry
 from npusim.kernels.implicit_gemm.tiling import Tiling
@@ -45,6 +46,9 @@ from npusim.language import DType, IntArray, round_up
 from npusim.machine.device.parts import Path
 from npusim.machine.isa.base import Move
 from npusim.machine.isa.dma import Fetcher
+
+#: Cores, spread over all, of which the one with most to do is followed.
+_TRIED = 6
 
 #: Most output channels of a tile.
 _MOST_N = 512
@@ -91,6 +95,22 @@ class GemmSizes(NamedTuple):
     around: Any
     images: Any
     means: bool = False
+
+
+class _Course(NamedTuple):
+    """Cycles of one kind of tile, as those of ``Course``."""
+
+    x_start: Any
+    x: Any
+    x_fresh: Any
+    w_start: Any
+    w: Any
+    w_fresh: Any
+    a: Any
+    b: Any
+    m: Any
+    drain: Any
+    moves: Any
 
 
 @dataclass(frozen=True)
@@ -300,26 +320,215 @@ class Products(Space):
 
     def least(self, t: Columns) -> GemmSizes:
         """See ``pipeline.Space``: the smallest slab, the last images, channels and planes."""
-        g, of = self.geometry, chosen(self.of_cut, t["cut"])
-        rest = g.images % of["images"]
+        rest = self.geometry.images % self.of_cut["images"][t["cut"]]
+        return self._smallest(t, rest, self._fewest_n(t))
+
+    def _smallest(self, t: Columns, rest: IntArray, n: Floats) -> GemmSizes:
+        """Sizes of a smallest slab with ``n`` channels.
+
+        It has ``rest`` images, where that is 0 as many as come together.
+        """
+        of = chosen(self.of_cut, t["cut"])
         images = np.where(rest > 0, rest, of["images"])
         # Of fewer images positions may be padded less.
         unpadded = np.maximum(1, of["least_m"] - 15) * images / of["images"]
-        last = g.planes_out * g.c0 - (t["tiles_n"] - 1) * t["n"]
+        m = np.where(rest > 0, unpadded, of["least_m"])
+        return self._like(t, (m, unpadded, of["least_pixels"] / 1.0), images, n)
+
+    def _ordinary(self, t: Columns, n: Floats) -> GemmSizes:
+        """Sizes of which no slab has less but the last, of a plane or of all images."""
+        of = chosen(self.of_cut, t["cut"])
+        slab = of["next_m"], of["next_real"], of["next_pixels"] / 1.0
+        return self._like(t, slab, of["images"], n)
+
+    def _like(
+        self, t: Columns, slab: tuple[Floats, Floats, Floats], images: IntArray, n: Floats
+    ) -> GemmSizes:
+        """Sizes of slabs of so many ``images``, with ``n`` channels.
+
+        ``slab`` has the positions that the cube takes and the real ones of all, and the pixels of
+        one image.
+        """
+        g, of = self.geometry, chosen(self.of_cut, t["cut"])
         sizes = self._optimistic(
             t,
-            m=np.where(rest > 0, unpadded, of["least_m"]),
-            real=unpadded,
-            n=np.maximum(1, last) / 1.0,
+            m=slab[0],
+            real=slab[1],
+            n=n,
             taps=of["least_taps"] / 1.0,
             planes_in=g.all_in - (-(-g.all_in // g.planes_in) - 1) * g.planes_in,
             reads=np.float64(min((len(pairs) for pairs in g.live if pairs), default=0)),
         )
         return sizes._replace(
-            pixels=of["least_pixels"] / 1.0,
+            pixels=slab[2],
             fetch=self._column_fetch(t, of["least_fetch"]) * images / of["images"],
             images=images,
         )
+
+    def course(self, t: Columns) -> Course | None:
+        """See ``pipeline.Space``: one with much to do, where cores take tiles in runs.
+
+        Of other forms some core has as many of the smallest tile as fall to it.
+        """
+        g, of, rounds = self.geometry, chosen(self.of_cut, t["cut"]), self._rounds(t)
+        if g.all_in % g.planes_in or not g.all_in:
+            return None
+        rest, few_n = 0 * t["n"] + g.images % of["images"], self._fewest_n(t)
+        in_runs, over = self._in_runs(t), self._blocks_n % t["tiles_n"]
+        more_n = few_n + np.where(in_runs & (over > 0), max(16, g.c0), 0)
+        first, stop = self._run(t, rest, few_n, more_n)
+        # Reads of tiles with other taps are cut otherwise.
+        known = of["least_taps"] == of["most_taps"]
+        taps, planes = of["least_taps"], t["planes"]
+        chunk, total = planes * taps, g.planes_in * taps
+        together = t["columns"] >= np.minimum(total, 2 * chunk)
+        longest = np.where(together, chunk, np.minimum(chunk, t["columns"] // taps * taps))
+        longest = np.where(t["columns"] < taps, t["columns"], longest)
+        k = np.minimum(t["k"], np.minimum(longest, total)) / 1.0
+        full = self._course_of(t, self._ordinary(t, few_n), k)
+        wide = self._course_of(t, self._ordinary(t, more_n), k)
+        few = self._course_of(t, self._smallest(t, rest, few_n), k)
+        few_wide = self._course_of(t, self._smallest(t, rest, more_n), k)
+        full, wide = (
+            _Course(
+                *(np.where(in_runs, mine, least) for mine, least in zip(one, other, strict=True))
+            )
+            for one, other in ((full, few), (wide, few_wide))
+        )
+        return Course(
+            items=np.where(known, np.where(in_runs, stop - first, rounds), 0),
+            first=np.where(in_runs, first, 0),
+            across=np.where(in_runs, t["tiles_n"], 1),
+            along=np.where(in_runs, t["items"] // t["tiles_n"], rounds),
+            slow=np.where(in_runs & self._slow(t), 1, 0),
+            # Of several images the last are fewer, else the last slab of each may be smaller.
+            period=np.where(in_runs & (of["images"] == 1), of["slabs"], t["items"]),
+            rest=np.where(in_runs & ((of["images"] == 1) | (rest > 0)), 1, 0),
+            over=np.where(in_runs, over, 0),
+            planes_in=g.planes_in,
+            planes=planes,
+            parts=1,
+            per=0,
+            slabs=1,
+            small=1,
+            small_x=1,
+            taps=taps,
+            columns=t["columns"],
+            runs=1,
+            k=k,
+            x_every=np.where(t["resident_input"] > 0, np.where(in_runs, 0, rounds), 1),
+            w_every=np.where(t["resident"] > 0, np.where(in_runs, 0, rounds), 1),
+            x_slots=t["l1_slots"],
+            w_slots=t["weight_slots"],
+            l0_slots=t["l0_slots"],
+            c_slots=t["l0c_slots"],
+            x_alone=np.where(in_runs, 1, 0),
+            w_alone=0,
+            x_start=np.minimum(full.x_start, few.x_start),
+            x=full.x,
+            x_fresh=full.x_fresh,
+            x_few=few.x,
+            x_few_fresh=few.x_fresh,
+            w_start=full.w_start,
+            w=full.w,
+            w_fresh=full.w_fresh,
+            w_wide=wide.w,
+            w_wide_fresh=wide.w_fresh,
+            a=full.a,
+            a_few=few.a,
+            b=full.b,
+            b_wide=wide.b,
+            a_waits=0,
+            m=full.m,
+            m_wide=wide.m,
+            m_few=few.m,
+            m_few_wide=few_wide.m,
+            drain=full.drain,
+            drain_wide=wide.drain,
+            drain_few=few.drain,
+            drain_few_wide=few_wide.drain,
+            moves=full.moves,
+            **self.way_out(t),
+        )
+
+    def _run(
+        self, t: Columns, rest: IntArray, few_n: Floats, more_n: Floats
+    ) -> tuple[IntArray, IntArray]:
+        """The tiles, from and to, of a core of several that has most positions and channels.
+
+        The last slabs have ``rest`` images, and tiles ``few_n`` or ``more_n`` channels.
+        """
+        of, slow = chosen(self.of_cut, t["cut"]), self._slow(t)
+        across, along = t["tiles_n"], t["items"] // t["tiles_n"]
+        inner = np.where(slow, along, across)
+        lacking = np.where(rest > 0, 1 - rest / of["images"], 0) * of["slabs"]
+
+        def done(tiles: IntArray) -> Floats:
+            """Positions and channels of the first tiles, as slabs times channels."""
+            row, column = np.divmod(tiles, inner)
+            row, column = np.where(slow, column, row), np.where(slow, row, column)
+            over = self._blocks_n % across
+            wide, next_wide = column * over // across, (column + 1) * over // across
+            of_column = column * few_n + wide * (more_n - few_n)
+            one = few_n + (next_wide - wide) * (more_n - few_n)
+            last = np.maximum(0, row - (along - of["slabs"])) * lacking / of["slabs"]
+            of_all = across * few_n + over * (more_n - few_n)
+            in_order = row * of_all + of_column - last * of_all
+            by_column = (along - lacking) * of_column + (row - last) * one
+            return np.asarray(np.where(slow, by_column, in_order))
+
+        best = begin = end = np.zeros_like(across)
+        for part in range(_TRIED):
+            core = np.maximum(0, t["cores"] * part // _TRIED)
+            first = -(-core * t["items"] // t["cores"])
+            stop = -(-(core + 1) * t["items"] // t["cores"])
+            size = done(stop) - done(first)
+            begin, end = np.where(size > best, first, begin), np.where(size > best, stop, end)
+            best = np.maximum(best, size)
+        return begin, end
+
+    def _course_of(self, t: Columns, sizes: GemmSizes, steps: Floats) -> _Course:
+        """The cycles of a ``Course`` of tiles of such sizes, with ``steps`` of so many columns."""
+        g = self.geometry
+        # The last load of an item is of the fewest planes.
+        last = g.planes_in - (-(-g.planes_in // t["planes"]) - 1) * t["planes"]
+        least = sizes._replace(x_moves=self._least_moves(t, chosen(self.of_cut, t["cut"]), last))
+        x, w = self._loads(t, least)
+        columns = sizes.planes * sizes.taps / sizes.seconds
+        moves = steps if self.rotated else np.maximum(1, _fractal_loads(steps, sizes.n))
+        step, drain = self._step(t, sizes, steps, moves), self._drain(sizes)
+        direct = self.device.has_path("L0C", "GM")
+        return _Course(
+            x_start=x.start,
+            x=x.size / sizes.planes / self._port.rate,
+            x_fresh=fresh_cycles(self.device, self._port, x) / sizes.planes,
+            w_start=w.start,
+            w=w.size / columns / self._port.rate,
+            w_fresh=fresh_cycles(self.device, self._port, w) / columns,
+            a=step.a,
+            b=step.b,
+            m=self.product(step.m, step.k, step.n),
+            drain=drain.cycles if direct else drain.pace,
+            moves=drain.moves,
+        )
+
+    def _in_runs(self, t: Columns) -> npt.NDArray[np.bool_]:
+        """Tell whether cores take tiles in runs that are as equal as possible."""
+        g = self.geometry
+        window = np.array([cut.form == "window" for cut in self.cuts], np.bool_)[t["cut"]]
+        return np.asarray(window & (g.groups == 1) & (len(g.live) == 1))
+
+    @property
+    def _blocks_n(self) -> int:
+        """Blocks of output channels of which tiles have whole ones."""
+        return -(-self.geometry.planes_out * self.geometry.c0 // max(16, self.geometry.c0))
+
+    def _fewest_n(self, t: Columns) -> Floats:
+        """Output channels of the smallest tile, as tiles are cut evenly."""
+        g = self.geometry
+        unit = max(16, g.c0)
+        padding = self._blocks_n * unit - g.planes_out * g.c0
+        return np.asarray(np.maximum(1, self._blocks_n // t["tiles_n"] * unit - padding) / 1.0)
 
     def _optimistic(
         self,
@@ -445,23 +654,30 @@ class Products(Space):
             size=sizes.planes * sizes.pixels * sizes.images * 32,
             slots=t["l1_slots"],
             every=sizes.x_every,
+            rows=np.where(self._apart[t["cut"]], sizes.x_rows, np.inf),
         )
         w = OperandLoads(
             start=sizes.w_moves * self._port.startup_cycles,
             size=columns * self.geometry.c0 * sizes.n * self.dtype.bytes,
             slots=t["weight_slots"],
             every=sizes.w_every,
+            rows=self._weight_rows(sizes),
         )
         x_missing, w_missing = self._lacking(t, sizes, x.size, w.size)
         return x._replace(**x_missing), w._replace(**w_missing)
+
+    def _weight_rows(self, sizes: GemmSizes) -> Floats:
+        """Rows in GM of one load of weights."""
+        if self._transposes:
+            return np.asarray(sizes.n / self.geometry.c0 * sizes.taps)
+        return np.asarray(sizes.planes * sizes.taps / sizes.seconds)
 
     def _traffic(
         self, t: Columns, sizes: GemmSizes, x: OperandLoads, w: OperandLoads
     ) -> SharedBytes:
         """Bytes that all cores move."""
-        g, device = self.geometry, self.device
-        columns = sizes.planes * sizes.taps / sizes.seconds
-        w_rows = sizes.n / g.c0 * sizes.taps if self._transposes else columns
+        device = self.device
+        w_rows = self._weight_rows(sizes)
         reads = sizes.reads * t["items"]
         # What an L2 that is too small loses of the input is not certain.
         times = 1 if sizes.means else self._fetched(t)
@@ -652,6 +868,12 @@ class Products(Space):
         if l2 is not None and l2.has_room(np.max(sizes, where=passes > 1, initial=0)):
             return np.ones_like(passes)
         return np.where(sizes > (l2.size_bytes if l2 is not None else 0), passes, 1)
+
+    @cached_property
+    def _apart(self) -> npt.NDArray[np.bool_]:
+        """Tell of each cut whether two slabs read the same of the input or nothing in common."""
+        whole = [cut.form == "window" and cut.slabs == 1 for cut in self.cuts]
+        return np.array(whole, np.bool_) | (self.geometry.taps == 1)
 
     @cached_property
     def _phases(self) -> IntArray:

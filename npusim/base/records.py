@@ -43,6 +43,15 @@ def replace(record: T, /, **values: Any) -> T:
     return replaced
 
 
+def replaced(record: T, /, **values: Any) -> T:
+    """The same as of ``replace``; the record itself where these are its values."""
+    for name, value in values.items():
+        own = getattr(record, name)
+        if own is not value and (own != value or type(own) is not type(value)):
+            return replace(record, **values)
+    return record
+
+
 def field_names(record: object) -> tuple[str, ...]:
     """The names of the fields of a record or of its class, in order; empty for anything else."""
     if dataclasses.is_dataclass(record):

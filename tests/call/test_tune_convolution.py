@@ -72,13 +72,16 @@ def any_kernel(kernel: Kernel) -> Any:
     return kernel
 
 
-MACHINES = [("ascend910b2", "fp16"), ("ascend910", "fp16"), ("ascend910b2", "fp32")]
+MACHINES = [
+    *(("ascend910b2", "fp16"), ("ascend910", "fp16"), ("ascend910b2", "fp32")),
+    *(("ascend950pr", "fp16"), ("ascend310p", "fp16")),
+]
 
 
 @pytest.mark.parametrize(
     ("layer", "device", "dtype", "name"),
     [
-        slow_if((place % 3, place % 2) != (number, side), layer, *machine, name)
+        slow_if((place % len(MACHINES), place % 2) != (number, side), layer, *machine, name)
         for place, layer in enumerate(LAYERS | MORE)
         for number, machine in enumerate(MACHINES)
         for side, name in enumerate(GRADIENTS)
@@ -237,6 +240,10 @@ def test_tiles_that_differ_are_no_more_than_their_mean(
         ((5, 64, 48, 5, 8, (1, 1), (1, 1), (0, 0)), "ascend910b2"),  # images, the last one alone
         ((6, 72, 200, 27, 43, (5, 3), (2, 1), (2, 1)), "ascend910b2"),  # tails everywhere
         ((4, 16, 72, 29, 13, (3, 1), (1, 2), (0, 0)), "ascend910"),  # zeros that leave with it
+        ((5, 200, 80, 9, 7, (1, 1), (1, 1), (0, 0)), "ascend910b2"),  # the last image is less
+        ((8, 96, 200, 16, 16, (1, 1), (2, 2), (0, 0)), "ascend950pr"),  # cores start in turn
+        ((3, 64, 144, 28, 27, (1, 1), (1, 1), (0, 0)), "ascend310p"),  # slabs that leave a rest
+        ((2, 48, 32, 13, 14, (1, 1), (1, 1), (0, 0)), "tiny"),  # one memory for all
     ],
 )
 def test_bounds_hold_where_tiles_differ(layer: tuple[Any, ...], device: str, name: str) -> None:

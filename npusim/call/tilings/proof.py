@@ -25,6 +25,7 @@ from typing import NamedTuple
 from npusim.base.digests import own_modules
 from npusim.base.errors import ArgumentError, naming
 from npusim.base.integers import ceil_div
+from npusim.base.records import growing
 from npusim.base.workers import Workers as Processes
 from npusim.call.tilings.problem import Changes, Found, TuningProblem, neighbours
 from npusim.machine.program.build import changes
@@ -234,7 +235,7 @@ class BestFirstSearch:
 class SearchWorkers(Processes):
     """``jobs`` processes (1: this one alone) that look at candidates of a problem.
 
-    What the store knows is not computed again; what is computed is kept there at once.
+    What the store knows is not computed again; what is computed is kept there within a second.
     """
 
     def __init__(self, problem: TuningProblem, store: Store, jobs: int | None) -> None:
@@ -259,13 +260,14 @@ class SearchWorkers(Processes):
         self.from_store += len(names) - len(missing)
         self.computed += len(missing)
         new = dict(zip(missing, self._compute(list(missing.values())), strict=True))
-        self.store.put(new.items())
+        for name, found in new.items():
+            self.store.put_soon(name, found)
         return [stored[name] if name in stored else new[name] for name in names]
 
     def _compute(self, candidates: list[Changes]) -> list[Found]:
         if self.jobs == 1 or len(candidates) < 2 or self.waits(self._alone_s, self._alone):
             begin = time.perf_counter()
-            findings = [look(self.problem, changes) for changes in candidates]
+            findings = _looked(self.problem, candidates)
             self._alone_s += time.perf_counter() - begin
             self._alone += len(candidates)
             return findings
@@ -297,7 +299,13 @@ _HELD: list[TuningProblem] = []
 
 
 def _look(candidates: list[Changes]) -> list[Found]:
-    return [look(_HELD[0], changes) for changes in candidates]
+    return _looked(_HELD[0], candidates)
+
+
+@growing()
+def _looked(problem: TuningProblem, candidates: Iterable[Changes]) -> list[Found]:
+    """The time of each, with no search for cycles after each program."""
+    return [look(problem, changes) for changes in candidates]
 
 
 def _begin(problem: TuningProblem) -> None:

@@ -8,6 +8,7 @@ relative to where a unit begins: zero or negative, where counts inside a unit st
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
+from itertools import groupby
 
 import numpy as np
 from msgspec import Struct
@@ -32,6 +33,9 @@ Observers = tuple[frozenset[int], frozenset[int]]
 Waited = dict[int, dict[int, int]]
 
 _EMPTY: Board = ((), ())
+
+#: Numbers of which Python finds runs sooner than NumPy.
+_FEW = 32
 
 
 class _Row(Struct, frozen=True):
@@ -145,7 +149,7 @@ class Linker:
                 count = length - done if state == before else 1
                 variants.append(resolved if count == 1 else np.tile(resolved, count))
                 done += count
-        return np.concatenate(variants), state
+        return variants[0] if len(variants) == 1 else np.concatenate(variants), state
 
     def _task(self, task: int, state: int) -> tuple[IntArray, int]:
         """(variants, state afterwards) of a task that starts in a state."""
@@ -194,8 +198,8 @@ class Linker:
 
 def runs_of(which: IntArray) -> list[tuple[int, int]]:
     """Numbers and how often each comes one after another."""
-    if len(which) == 1:
-        return [(int(which[0]), 1)]
+    if len(which) <= _FEW:
+        return [(number, len([*alike])) for number, alike in groupby(which.tolist())]
     begins = np.flatnonzero(np.concatenate([[True], which[1:] != which[:-1]]))
     lengths = np.concatenate([begins[1:], [len(which)]]) - begins
     return list(zip(which[begins].tolist(), lengths.tolist(), strict=True))

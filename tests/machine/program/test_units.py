@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -13,6 +14,7 @@ import pytest
 import npusim
 from npusim.base.dtypes import FP32
 from npusim.base.errors import ProgramError
+from npusim.base.records import growing
 from npusim.machine.device.catalog import load_device
 from npusim.machine.isa.operands import Slot, Tensor
 from npusim.machine.isa.vector import VecDup
@@ -128,6 +130,20 @@ def test_the_body_is_issued_once_for_iterations_that_are_alike(
     assert [len(template.instructions) for template in program.templates] == emitted
     assert [len(one) for one in program.tasks] == [most, most]
     assert program.instructions == 2 * sum(emitted[unit] for unit in program.tasks[0].tolist())
+
+
+def test_what_was_issued_once_goes_with_the_program() -> None:
+    """Python need not look for circles of objects to be rid of it."""
+
+    def issued(k: Language, ub: BufferHandle, total: BufferHandle, x: Tensor, y: Tensor) -> None:
+        held.append(weakref.ref(k))
+        once(k, ub, total, x, y)
+
+    held: list[weakref.ref[Language]] = []
+    with growing():
+        build(Sums.of(issued), TINY, (0,))
+        assert held
+        assert all(ref() is None for ref in held)
 
 
 @pytest.mark.parametrize(

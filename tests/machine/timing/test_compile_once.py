@@ -19,7 +19,7 @@ from npusim import ops
 from npusim.base.workers import Workers
 from npusim.call.spec import spec
 from npusim.kernels.estimate import pipeline
-from npusim.kernels.estimate.work import Work
+from npusim.kernels.estimate.work import Course, Work
 from npusim.machine.timing import compile_once
 from npusim.machine.timing.fast import library
 
@@ -196,6 +196,19 @@ def test_what_is_not_contiguous_is_refused() -> None:
     assert words == [read_only.ctypes.data, 1]
     with pytest.raises(TypeError, match="contiguous"):
         library.flatten(np.zeros((2, 3), np.int64)[:, :2], words)
+
+
+def test_followed_cores_take_the_same_uncompiled() -> None:
+    draw = np.random.default_rng(5)
+    columns = [draw.integers(1, 9, 300).astype(np.float64) for _ in Course._fields]
+    few = {name: draw.integers(0, 3, 300).astype(np.float64) for name in ("slow", "rest", "over")}
+    course = Course(*columns)._replace(**few, lag=draw.integers(-1, 3, 300).astype(np.float64))
+    plain = pipeline.followed(course, core=pipeline.plain_core("course_core"))
+    assert plain.tolist() == pipeline.followed(course).tolist()
+    assert len(set(plain.tolist())) > 50
+    stopped = pipeline.followed(course, np.full(300, 100.0))
+    assert (stopped <= plain).all()
+    assert (stopped[plain > 100] > 100).all()
 
 
 def test_estimates_of_tilings_are_the_same_uncompiled() -> None:

@@ -26,14 +26,16 @@ HERE = Path(__file__).parent
 _PACKAGE = HERE.parents[2]
 
 #: Estimates of tilings, which are compiled too, and what they take.
-_ESTIMATES = ("kernels/estimate/pipeline_core.py", "kernels/estimate/work.py")
+_ESTIMATES = tuple(
+    f"kernels/estimate/{name}.py" for name in ("pipeline_core", "course_core", "work")
+)
 
 #: Constants that compiled code has from elsewhere, and modules here without compiled code.
 _CONSTANTS = ("base/reasons.py", "base/integers.py", "machine/timing/links.py")
 _PLAIN = ("__init__.py", "ahead.py", "engine.py", "library.py", "tables.py")
 
 #: Functions that Python calls.
-ENTRIES = ("interpret", "touch", "walk", "read_once", "estimate")
+ENTRIES = ("interpret", "touch", "walk", "read_once", "estimate", "follow")
 
 #: Levels of x86-64 by LLVM's names: every processor is of the old one; on the new one, which most
 #: are of since 2013, the engine takes a sixth less time. What it asks for, in the words of Linux.
