@@ -18,6 +18,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from msgspec import Struct
 
 from npusim.base.records import replace
+from npusim.base.workers import Workers
 from npusim.machine.device.spec import Device
 from npusim.machine.timing.trace import KernelRun
 from npusim.networks.plan.tasks import Task
@@ -63,8 +64,14 @@ class AutomaticTilings(Struct, frozen=True):
         """The operations of a step; None where its tilings are not those of a library."""
         if launcher.options.tiling != "library":
             return None
-        options = replace(launcher.options, tiling="auto")
+        options = replace(launcher.options, tiling="auto", progress=None)
         return cls(tuple(tasks), SimulatedTasks(replace(launcher, options=options), store))
+
+    def simulate(self, names: Mapping[int, str], jobs: int | None) -> None:
+        """Time operations in ``jobs`` processes where that is worth it; ``names`` by place."""
+        with Workers(jobs) as workers:
+            times = replace(self.times, workers=workers)
+            times.all((name, self.tasks[place]) for place, name in names.items())
 
     def timed(self, place: int) -> Timed:
         """The time of the operation at a place, or why it has none; equal ones are timed once."""
@@ -81,6 +88,10 @@ class LaunchedStep(Protocol):
     @property
     def cards(self) -> int:
         """Cards that exchange gradients."""
+
+    @property
+    def jobs(self) -> int | None:
+        """Processes for what is asked of it; None is one per processor."""
 
     @property
     def step(self) -> Training:
@@ -202,6 +213,12 @@ class Plausibility(Struct, Generic[S], frozen=True, dict=True):
             ),
         )
         total_us = self.step.compute_us
+        names = {
+            place: self.step.launched[place].name
+            for excess, place in excesses
+            if -excess >= WORTH_A_LOOK * total_us
+        }
+        automatic.simulate(names, self.step.jobs)
         tried = []
         for excess, place in excesses:
             if -excess < WORTH_A_LOOK * total_us:
