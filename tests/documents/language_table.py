@@ -23,7 +23,7 @@ CHAPTERS = {
 }
 
 #: What calls the language while it builds a program, not a kernel.
-INSIDE = {"begin_task", "end_task"}
+INSIDE = {"begin_task", "end_task", "end_tasks"}
 
 _PLACES = (
     (BufferHandle, "buffer", ("next", "last")),
