@@ -168,7 +168,7 @@ def _steps(w: Any, i: int, columns: float, s: Any) -> None:
     if s[FEW] > 0:
         m = w.m_few_wide[i] if s[WIDE] > 0 else w.m_few[i]
     both = max(s[X_READY], s[W_READY])
-    ready = both if w.a_waits[i] > 0 else s[X_READY]
+    ready = s[W_READY] if w.a_waits[i] > 0 else s[X_READY]
     while columns > _NONE:
         share = min(1.0, columns / w.k[i])
         slot = _L0 + int(s[TURN]) % int(w.l0_slots[i])

@@ -151,15 +151,17 @@ def times(work: Work, few: int, *reached: float, core: ModuleType | None = None)
     return np.round(cycles)
 
 
-def followed(course: Course, *most: Any, core: ModuleType | None = None) -> Floats:
-    """Cycles that cores take at least on each ``course``, followed to ``most``, by default the end.
+def followed(
+    course: Course, most: Floats | float = np.inf, core: ModuleType | None = None
+) -> Floats:
+    """Cycles that cores take at least on each ``course``; no further than ``most`` cycles.
 
     ``core`` is a form of ``course_core``, by default the compiled one.
     """
     course = table(course)
     form = core or _compiled_core("course_core")
     found = np.zeros(np.shape(course.items))
-    limit = np.ascontiguousarray(np.broadcast_to([*most, np.inf][0], found.shape), np.float64)
+    limit = np.ascontiguousarray(np.broadcast_to(most, found.shape), np.float64)
     form.follow(course, limit, found, np.empty(form.SLOTS))
     return found
 

@@ -110,7 +110,7 @@ SCALAR, LOAD, INTO, CUBE, OUT, FIRST, SECOND, MOVED, TURN, FIRSTS, SECONDS = ran
 BUSY, LACKS, SPAN, FETCHED = range(11, 15)
 _L0, _FIRST_FREE, _SECOND_FREE, _C_FREE, _BEGUN, _SIZE = 15, 19, 27, 35, 43, 139
 
-#: Latest products whose beginning is known.
+#: Latest products whose beginning is known: longer queues count as queues of so many.
 _RING = _SIZE - _BEGUN
 
 #: Behind it is the state that was noted, or what a period adds to it; then where items began to be
@@ -278,7 +278,7 @@ def _is_steady(w: Any, i: int, s: Any) -> bool:
     """
     later = s[CUBE] - s[_NOTED_STATE + CUBE]
     turn, turn_noted = int(s[TURN]), int(s[_NOTED_STATE + TURN])
-    ahead = int(w.ahead[i])
+    ahead = min(int(w.ahead[i]), _RING)
     same = turn_noted >= ahead
     for place in (SCALAR, LOAD, INTO, OUT, FIRST, SECOND):
         same = same and _is_same(s, place, place, later)
@@ -294,7 +294,7 @@ def _is_steady(w: Any, i: int, s: Any) -> bool:
             )
     for slot in range(int(w.drain_slots[i])):  # a period is a multiple of them
         same = same and _is_same(s, _C_FREE + slot, _C_FREE + slot, later)
-    for back in range(1, min(ahead, _RING) + 1):
+    for back in range(1, ahead + 1):
         same = same and _is_same(
             s, _BEGUN + (turn - back) % _RING, _BEGUN + (turn_noted - back) % _RING, later
         )
@@ -401,7 +401,7 @@ def _seconds(w: Any, i: int, rate: float, s: Any, start: float, load: bool, copi
     into, product = w.a[i] + w.b[i], w.m[i]
     rest_into, rest_product = w.rest_l0[i], w.rest_m[i]
     into_head, product_head = w.a_head[i], w.m_head[i]
-    issue, ahead, slots = w.issue[i], int(w.ahead[i]), int(w.step_slots[i])
+    issue, ahead, slots = w.issue[i], min(int(w.ahead[i]), _RING), int(w.step_slots[i])
     scalar, in_l0, cube, turn = s[SCALAR], s[INTO], s[CUBE], int(s[TURN])
     slot = turn % slots
     for _ in range(int(w.seconds[i])):

@@ -29,7 +29,7 @@ from functools import cached_property
 from itertools import product
 from typing import ClassVar
 
-from npusim.base.records import replace, replaced
+from npusim.base.records import replace, with_values
 from npusim.kernels.estimate.fit import no_filter
 from npusim.kernels.filter_gradient.filter_walk import Step, Walk
 from npusim.kernels.filter_gradient.space import Space
@@ -103,7 +103,7 @@ class ConvBackpropFilter(Tiled):
         positions = max(1, self.walk.plane.most_positions)
         columns = round_up(s.plan.cin1_g * self.taps * s.c0, 16)
         depth = positions * t.images if runs_on(s, t.form) else positions
-        return replaced(
+        return with_values(
             t,
             base_m=min(t.base_m, s.plan.cout_g),
             base_n=min(t.base_n, columns),

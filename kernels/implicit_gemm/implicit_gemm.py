@@ -28,7 +28,7 @@ from functools import cached_property
 from itertools import product
 from typing import ClassVar, NamedTuple
 
-from npusim.base.records import replaced
+from npusim.base.records import with_values
 from npusim.kernels.estimate.fit import columns_in_ub, no_product
 from npusim.kernels.implicit_gemm.geometry import (
     Geometry,
@@ -262,7 +262,7 @@ class ImplicitGemm(Tiled):
         channels = round_up(g.planes_out * g.c0, 16)
         base_m = min(t.base_m, max(1, positions))
         base_n = min(t.base_n, channels)
-        return replaced(
+        return with_values(
             t,
             base_m=base_m,
             base_n=base_n,

@@ -27,7 +27,7 @@ from typing import ClassVar, cast
 
 import numpy as np
 
-from npusim.base.records import replace, replaced
+from npusim.base.records import replace, with_values
 from npusim.kernels.estimate.costs import in_l2
 from npusim.kernels.estimate.fit import no_tile
 from npusim.kernels.estimate.pipeline import foreseen, leading_here
@@ -131,7 +131,7 @@ class Matmul(Tiled):
         depth = min(t.single_core_k or self.k, self.k)
         base_k = min(t.base_k, round_up(depth, max(16, self.c0)))
         steps = ceil_div(depth, base_k)
-        return replaced(
+        return with_values(
             t,
             base_m=min(t.base_m, round_up(self.m // self.groups, 16)),
             base_n=min(t.base_n, round_up(self.n, 16)),

@@ -281,15 +281,17 @@ def _serve(connection: Connection, answer: Answer) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ensure_stream("stdout")
     ensure_stream("stderr")
-    with suppress(EOFError, OSError):
-        connection.send_bytes(_READY)
-        while message := connection.recv_bytes():
-            content = answer(message)
-            if content is None:
-                continue
-            for stream in (sys.stdout, sys.stderr):
-                with suppress(OSError, ValueError):
-                    stream.flush()
-            connection.send_bytes(content)
-    for finish in AT_END:  # also where the other process is gone
-        finish()
+    try:
+        with suppress(EOFError, OSError):
+            connection.send_bytes(_READY)
+            while message := connection.recv_bytes():
+                content = answer(message)
+                if content is None:
+                    continue
+                for stream in (sys.stdout, sys.stderr):
+                    with suppress(OSError, ValueError):
+                        stream.flush()
+                connection.send_bytes(content)
+    finally:
+        for finish in AT_END:  # also where the other process is gone
+            finish()

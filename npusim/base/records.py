@@ -35,15 +35,12 @@ class Record(Struct, frozen=True, metaclass=_PlainStruct):
 
 def replace(record: T, /, **values: Any) -> T:
     """One like it with other ``values`` of some fields, as ``copy.replace`` of Python 3.13."""
-    replaced: T
     if isinstance(record, Struct):
-        replaced = structs.replace(record, **values)
-    else:
-        replaced = dataclasses.replace(cast(Any, record), **values)
-    return replaced
+        return cast(T, structs.replace(record, **values))
+    return cast(T, dataclasses.replace(cast(Any, record), **values))
 
 
-def replaced(record: T, /, **values: Any) -> T:
+def with_values(record: T, /, **values: Any) -> T:
     """The same as of ``replace``; the record itself where these are its values."""
     for name, value in values.items():
         own = getattr(record, name)

@@ -172,9 +172,11 @@ class Answers(Generic[T]):
             _shorten(self._answers, self.most, place)
         store = self._store()
         if store is not None and self._pack is not None:
-            _keep_figures(store, figures)
-            store.put_soon(_key_of_program(f"{key}/{figures.digest}"), figures.digest)
-            store.put_soon(_key_of_program(place), self._pack(answer))
+            store.put_soon(
+                *_names_for(store, figures),
+                (_key_of_program(f"{key}/{figures.digest}"), figures.digest),
+                (_key_of_program(place), self._pack(answer)),
+            )
 
     def _store(self) -> Store | None:
         """The open file; None without one, and where answers are kept in memory alone."""
@@ -200,30 +202,40 @@ def _figures(text: str) -> _Figures:
     return _Figures(names, text, hashlib.sha256(text.encode()).hexdigest()[:16])
 
 
-#: Digests of figures whose names this process put into a store; many answers rest on the same.
-_IN_STORE: WeakKeyDictionary[Store, set[str]] = WeakKeyDictionary()
+#: Digests of figures whose names this process put into a store since it last lost answers, and how
+#: often it did; many answers rest on the same.
+_IN_STORE: WeakKeyDictionary[Store, tuple[int, set[str]]] = WeakKeyDictionary()
 
 #: Figures that were read from stores, by their digest.
 _READ: OrderedDict[str, _Figures] = OrderedDict()
 
 
-def _keep_figures(store: Store, figures: _Figures) -> None:
-    """Put the names of figures into a store, where answers refer to them by their digest."""
-    put = _IN_STORE.setdefault(store, set())
-    if figures.digest not in put:
+def _names_for(store: Store, figures: _Figures) -> list[tuple[str, str]]:
+    """What a store is to keep besides an answer, which refers to its figures by their digest.
+
+    That is their names, unless this process put them there before.
+    """
+    with _LOCK:
+        losses, put = _IN_STORE.get(store, (0, set[str]()))
+        if losses != store.losses:
+            put = set()
+        if figures.digest in put:
+            return []
         put.add(figures.digest)
-        store.put_soon(f"figures {figures.digest}", figures.text)
+        _IN_STORE[store] = store.losses, put
+    return [(f"figures {figures.digest}", figures.text)]
 
 
 def _figures_in(store: Store, digest: str) -> _Figures | None:
     """Figures in a store; None where their names made room for newer answers."""
-    if digest not in _READ:
+    figures = _READ.get(digest)
+    if figures is None:
         text = store.get(f"figures {digest}")
         if text is None:
             return None
-        _READ[digest] = _figures(text)
+        figures = _READ[digest] = _figures(text)
     _shorten(_READ, 1024, digest)
-    return _READ[digest]
+    return figures
 
 
 #: Values of figures by name, and digests of those that answers rest on, by device.

@@ -64,7 +64,8 @@ class StoreWarning(UserWarning):
 class Store:
     """A SQLite file of answers by key; ``file`` None keeps them in memory.
 
-    An answer is what JSON has, or bytes, or lists and mappings of them; None is no answer.
+    An answer is a number (integers have 64 bits), text, bytes, or a list or mapping of answers;
+    None is none.
 
     The file never has more than ``most_bytes``: SQLite itself sees to it, and the answers written
     longest ago make room. (Its journal, of what is being written, is emptied down to an eighth.)
@@ -79,6 +80,8 @@ class Store:
         self.file = ":memory:" if file is None else str(file)
         self.kind, self.most_bytes = kind, most_bytes
         self._warned = False
+        #: How often answers of the file made room for others, or could not be written.
+        self.losses = 0
         self._waiting = list[tuple[str, Any]]()
         self._wrote = time.monotonic()
         self._connection: sqlite3.Connection | None = None
@@ -207,7 +210,11 @@ class Store:
 
     def put(self, answers: Iterable[tuple[str, Any]]) -> None:
         """Keep answers, all of them or none; what does not fit at all is not kept."""
-        packed = [(key, _packed(value)) for key, value in answers]
+        try:
+            packed = [(key, _packed(value)) for key, value in answers]
+        except (OverflowError, TypeError, UnicodeEncodeError) as error:
+            self._warn(str(error), "answers are numbers of 64 bits, texts, lists and mappings")
+            return
         if packed and not as_imported():
             self._warn("npusim was edited since this process began", "start it again")
             return
@@ -217,17 +224,25 @@ class Store:
                     with self._writing():
                         self._drop_oldest()
         except sqlite3.Error as error:
+            self.losses += 1
             self._warn(str(error), "make room, or name another file")
 
-    def put_soon(self, key: str, value: Any) -> None:
-        """Keep one answer, with those that come in the same half second or when it is closed."""
-        self._waiting.append((key, value))
-        if len(self._waiting) >= _TOGETHER or time.monotonic() - self._wrote > _SECONDS:
+    def put_soon(self, *answers: tuple[str, Any]) -> None:
+        """Keep answers: at once where half a second passed since others were written, else later.
+
+        Later is with the next that are put then, or when the store is closed: a process that is
+        killed loses half a second of answers.
+        """
+        with self._alone:
+            self._waiting += answers
+            late = time.monotonic() - self._wrote > _SECONDS
+        if late or len(self._waiting) >= _TOGETHER:
             self._put_waiting()
 
     def _put_waiting(self) -> None:
-        self.put(self._waiting)
-        self._waiting.clear()
+        with self._alone:
+            waiting, self._waiting = self._waiting, []
+        self.put(waiting)
         self._wrote = time.monotonic()
 
     def _warn(self, why: str, way_out: str) -> None:
@@ -273,6 +288,7 @@ class Store:
 
     def _drop_oldest(self) -> None:
         """Forget the answers written longest ago, at least one."""
+        self.losses += 1
         self._base.execute(
             "delete from kept where key in (select key from kept order by at limit ?)",
             (max(1, len(self) // _LEAVE),),
@@ -292,9 +308,16 @@ class Store:
             self._base.execute("commit")
 
 
+def _plain_number(value: Any) -> Any:
+    """A number of NumPy's as one of Python's; ``TypeError`` for anything else."""
+    if not hasattr(value, "item"):
+        raise TypeError(f"a {type(value).__name__} cannot be kept")
+    return value.item()
+
+
 def _packed(value: Any) -> bytes:
     """The bytes that stand for an answer."""
-    plain = msgspec.msgpack.encode(value)
+    plain = msgspec.msgpack.encode(value, enc_hook=_plain_number)
     if len(plain) < _LONG:
         return _PLAIN + plain
     return _COMPRESSED + zlib.compress(plain, _LEVEL)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from npusim.base.records import replaced
+from npusim.base.records import with_values
 
 
 @dataclass(frozen=True)
@@ -18,9 +18,9 @@ class Sizes:
 @pytest.mark.parametrize("values", [{}, {"rows": 4}, {"rows": 4, "deep": False}])
 def test_a_record_with_the_values_it_has_is_itself(values: dict[str, int]) -> None:
     sizes = Sizes(4)
-    assert replaced(sizes, **values) is sizes
+    assert with_values(sizes, **values) is sizes
 
 
 def test_other_values_make_another_record_and_so_do_other_types() -> None:
-    assert replaced(Sizes(4), rows=5) == Sizes(5)
-    assert replaced(Sizes(1), rows=True).rows is True
+    assert with_values(Sizes(4), rows=5) == Sizes(5)
+    assert with_values(Sizes(1), rows=True).rows is True

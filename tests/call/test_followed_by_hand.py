@@ -104,6 +104,12 @@ def test_one_slot_of_l1_lets_loads_and_steps_take_turns() -> None:
     assert cycles(**several) == 20 + 11 + 100 + 3 * (7 + 100) + 1
 
 
+def test_dy_that_stays_goes_to_l0_before_the_next_slab_comes() -> None:
+    # The second slab is there at 51; a of dy was loaded behind the b of the first, from 42 to 49.
+    several = {"items": 2, "x_every": 1, "w_every": 2, "a_waits": 1, "c_slots": 2}
+    assert cycles(**several, m=1, drain=0) == 51 + 4 + 1
+
+
 def test_the_first_loads_come_from_main_memory() -> None:
     assert cycles(x_fresh=50, x_few_fresh=50) == cycles() + 90
     assert cycles(w_fresh=50) == cycles() + 98

@@ -66,7 +66,7 @@ def drawn(seed: int, count: int, items: int) -> Work:
         run=among(1, 2, 4, 100),
         step_slots=among(1, 2, 3),
         issue=among(0, 3, 60),
-        ahead=among(1, 8, 32, 96),
+        ahead=among(1, 8, 32, 96, 200),
         pace=among(5, 50),
         stall=among(0, 0, 40),
         drain_slots=among(1, 2),

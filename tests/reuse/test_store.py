@@ -11,6 +11,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from npusim.base.errors import ArgumentError
@@ -296,3 +297,26 @@ def test_the_command_shows_and_clears(
 def test_a_store_that_is_none_is_refused(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cache", "clear", "tune"]) == 2
     assert "unknown store 'tune'; did you mean 'tuned'" in capsys.readouterr().err
+
+
+def test_answers_of_long_work_are_written_together(tmp_path: Path) -> None:
+    file = tmp_path / "kept.sqlite"
+    with Store(file, "test") as kept:
+        kept._wrote -= 10
+        kept.put_soon(*((f"{number}", number) for number in range(8)))
+        with Store(file, "test") as other:
+            assert [other.get(f"{number}") for number in range(8)] == [*range(8)]
+        kept.put_soon(("soon", 1))
+        with Store(file, "test") as other:
+            assert other.get("soon") is None
+    with Store(file, "test") as other:
+        assert other.get("soon") == 1
+
+
+def test_numbers_of_numpy_are_kept_and_what_cannot_be_is_said(tmp_path: Path) -> None:
+    with Store(tmp_path / "kept.sqlite", "test") as kept:
+        kept.put([("a", [np.float64(0.5), np.int64(3)])])
+        assert kept.get("a") == [0.5, 3]
+        with pytest.warns(StoreWarning, match="numbers of 64 bits"):
+            kept.put([("b", 1 << 70)])
+        assert kept.get("b") is None

@@ -106,6 +106,8 @@ def killed(kill: Kill, moment: float, wanted: str) -> str | None:
             time.sleep(0.001)
             started = helpers(process)
         victims = started[-1:] if kill.of_helper else [process]
+        if kill.of_helper and not any(map(_works, victims)):
+            victims = []
         for victim in victims:
             with suppress(ProcessLookupError):
                 os.kill(victim, kill.signal)
@@ -134,6 +136,15 @@ def _wrong(kill: Kill, first: Run, again: Run, wanted: str) -> str:
 def _runs(process: int) -> bool:
     """Whether a child of this process has not ended; it is not waited for."""
     return os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+
+
+def _works(process: int) -> bool:
+    """Whether a process runs, and is not one that ended and nobody waited for yet."""
+    try:
+        status = Path(f"/proc/{process}/stat").read_text(encoding="utf-8")
+    except OSError:
+        return False
+    return status.rpartition(")")[2].split()[0] != "Z"
 
 
 def _left(processes: list[int]) -> list[int]:
@@ -165,7 +176,7 @@ def main() -> int:
         command_module(
             kill.words[0]
         )  # an interrupt within NumPy's own imports becomes another error
-    while done < arguments.kills:
+    while every and done < arguments.kills:
         for kill in random.sample(every, min(len(every), arguments.kills - done)):
             if kill.name not in wanted:
                 wanted[kill.name] = undisturbed(kill._replace(jobs=1))[0].answer

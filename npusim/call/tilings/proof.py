@@ -235,7 +235,8 @@ class BestFirstSearch:
 class SearchWorkers(Processes):
     """``jobs`` processes (1: this one alone) that look at candidates of a problem.
 
-    What the store knows is not computed again; what is computed is kept there within a second.
+    What the store knows is not computed again; what is computed is kept there, but for what took
+    the last half second.
     """
 
     def __init__(self, problem: TuningProblem, store: Store, jobs: int | None) -> None:
@@ -260,8 +261,7 @@ class SearchWorkers(Processes):
         self.from_store += len(names) - len(missing)
         self.computed += len(missing)
         new = dict(zip(missing, self._compute(list(missing.values())), strict=True))
-        for name, found in new.items():
-            self.store.put_soon(name, found)
+        self.store.put_soon(*new.items())
         return [stored[name] if name in stored else new[name] for name in names]
 
     def _compute(self, candidates: list[Changes]) -> list[Found]:

@@ -17,7 +17,7 @@ from msgspec import Struct, field
 
 from npusim.base.errors import ArgumentError, ProgramError
 from npusim.base.integers import IntArray
-from npusim.base.records import Abstract, replace, replaced
+from npusim.base.records import Abstract, replace, with_values
 from npusim.base.resources import require_room
 from npusim.machine.device.spec import Device
 from npusim.machine.isa.operands import Tensor
@@ -252,7 +252,7 @@ class Kernel(Abstract):
     def clipped(self) -> Kernel:
         """The same kernel with what its problem leaves of its tiling: equal if two run alike."""
         ran = getattr(self, "ran", None)
-        return self if ran is None else replaced(self, tiling=ran)
+        return self if ran is None else with_values(self, tiling=ran)
 
     @property
     def anywhere(self) -> bool:

@@ -97,7 +97,8 @@ class FormatProblem(Struct, frozen=True):
     def only(self) -> FormatPlan | None:
         """The plan where nothing is open, so that times decide nothing; None where anything is.
 
-        Nothing is where each operation has one way and each given value one format.
+        Nothing is where each operation has one way and each given value one format. None as well
+        where these do not go together: no kernel converts a value that would have to be.
         """
         if any(len(choices) > 1 for choices in (*self.ways, *self.given.values())):
             return None

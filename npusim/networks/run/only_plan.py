@@ -48,4 +48,6 @@ class OnlyPlan(Struct, frozen=True):
             times = SimulatedTasks(self.launcher, self.store, workers, dict(known))
             formats = Formats(self.step, times, as_framework=True)
             formats.simulate(fixed=True)
-            return problem(self.step, formats, fixed=True).best()
+            plan = problem(self.step, formats, fixed=True).only
+            assert plan is not None, "a step whose plan was the only one has no other"
+            return plan

@@ -59,7 +59,7 @@ def notes_of_step(step: NotedStep) -> Iterator[str]:
     """Notes on formats, on main memory, and on operations without a kernel."""
     if step.setting.mode == "eager" and step.setting.layouts == "as_framework":
         yield from _notes_of_private_formats(step.device)
-    if step.setting.layouts != "each_call" and step.planned is not None:
+    if step.setting.layouts != "each_call" and isinstance(step.planned, FormatPlan):
         yield (
             "formats are chosen by the times of kernels that start with a cold L2; the step's "
             "own time counts what the kernels before leave there"

@@ -113,7 +113,11 @@ class StepResult(Reported, Spending, Struct, frozen=True, kw_only=True, dict=Tru
 
     @cached_property
     def plan(self) -> FormatPlan | None:
-        """How formats were chosen, and its times; None where every operation converts."""
+        """How formats were chosen, and its times; None where every operation converts.
+
+        Where nothing was open its kernels are simulated, with a cold L2, when this is first asked
+        for; ``StoreError`` where the step's store cannot be used.
+        """
         if isinstance(self.planned, OnlyPlan):
             return self.planned.timed(self.simulated, self.jobs)
         return self.planned
