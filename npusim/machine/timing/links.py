@@ -34,13 +34,20 @@ class Part(NamedTuple):
     """A part that a transfer can turn into.
 
     ``cap`` is the most it can get; ``along`` are the links of its path, and ``share`` says how many
-    bytes over links of the file one byte of the part stands for, in fixed point.
+    bytes over links of the file one byte of the part stands for, in fixed point. Where some of its
+    bytes are missing in the L2, it can get what those take that come at the rate ``missing``
+    besides, for the time that the L2 waits for them is no time of the path.
     """
 
     traffic: int
     cap: int
     along: tuple[str, ...]
     share: int = ONE
+    missing: int = 0
+
+    def cap_with(self, waiting: int) -> int:
+        """The most it can get where a missing byte takes so much, in fixed point, of the L2."""
+        return self.cap + (self.missing * waiting >> WEIGHT_BITS)
 
 
 def occupied(amount: int, row_bytes: int, request: int) -> int:
@@ -65,7 +72,8 @@ def waiting(l2: L2Cache | None) -> int:
 def parts(flow: Flow) -> tuple[Part, ...]:
     """Return what a flow can turn into; of GM traffic the last is what it evicts.
 
-    That goes from L2 to main memory, not along the path.
+    That goes from L2 to main memory, not along the path. A read occupies the L2 by the first part
+    where it has all of it, else by the second; the third is what it lacks.
     """
     rate, along = flow.rate, flow.links
     if flow.region is None:
@@ -76,7 +84,7 @@ def parts(flow: Flow) -> tuple[Part, ...]:
     row = flow.region.row_bytes
     share = max(1, ONE * row // (row + flow.request))
     hit = Part(READ_HIT, occupied(rate, row, flow.request), along, share)
-    return hit, Part(READ_MISS, flow.memory_rate, along), evict
+    return hit, hit._replace(missing=rate), Part(READ_MISS, flow.memory_rate, along), evict
 
 
 _STORES = {flows.WRITE: WRITE, flows.ATOMIC: ATOMIC}

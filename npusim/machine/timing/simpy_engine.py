@@ -321,7 +321,8 @@ class SimpyEngine:
         sizes = [flow.size] if flow.kind == MOVE else self._look_up(step, flow, transfer)
         for part, size in zip(parts(flow), sizes, strict=True):
             if size:
-                self.fabric.join(transfer, size, part.cap, self.links.uses(part, core))
+                cap = part.cap_with(self.waiting)
+                self.fabric.join(transfer, size, cap, self.links.uses(part, core))
 
     def _look_up(self, step: Step, flow: Flow, transfer: int) -> list[int]:
         """Look a transfer's bytes up in the L2; returns the sizes of its parts."""
@@ -346,7 +347,8 @@ class SimpyEngine:
             self.fabric.follow(transfer, other)
         occupancy = occupied(access.hit, region.row_bytes, flow.request)
         occupancy += (flow.size - access.hit) * self.waiting >> WEIGHT_BITS
-        return [occupancy, access.fetched, access.evicted]
+        occupied_by = [occupancy, 0] if access.hit == flow.size else [0, occupancy]
+        return [*occupied_by, access.fetched, access.evicted]
 
     # -- between cores ---------------------------------------------------------------------
 

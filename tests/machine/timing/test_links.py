@@ -126,9 +126,11 @@ def test_what_is_evicted_leaves_the_path_alone() -> None:
     assert links.uses(Part(MOVE, 1, along), 0) == ((4, ONE),)
     x = Tensor("x", (64,), FP16)
     read = Flow(READ, 128, 64, 64, along, GmRegion(x, "", 0, 1, 128, 128), 0, -1, "L1", 128)
-    hit, miss, evict = parts(read)
+    hit, missing, miss, evict = parts(read)
     # A row of 128 B and its request of 128 B: twice the bytes at twice the rate, half of them real.
     assert (hit.cap, hit.along, hit.share) == (128, along, ONE // 2)
+    assert (missing.cap, missing.along, missing.share) == (hit.cap, along, hit.share)
+    assert (hit.cap_with(3 * ONE), missing.cap_with(3 * ONE)) == (128, 128 + 3 * 64)
     assert (miss.cap, miss.along, miss.share) == (64, along, ONE)
     assert (evict.traffic, evict.along) == (EVICT, ())
 

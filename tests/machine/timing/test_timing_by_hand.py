@@ -195,6 +195,16 @@ def test_an_l2_that_reads_slower_than_misses_take_waits_for_none() -> None:
     assert spans(r, "MTE2", "core0") == spans(r, "MTE2", "core1") == expected
 
 
+@pytest.mark.parametrize("read", ["128", "256", "1280"])
+def test_an_l2_that_reads_faster_keeps_no_core_waiting_longer(read: str) -> None:
+    # One core fetches 2560 B: 10 + 2560 / 64, the rate of main memory. What the L2 could send in
+    # the time that it waits is no time of the core's path.
+    figures = {"l2.missed": "64B/cycle", "l2.read": f"{read}B/cycle"}
+    script = Script(lambda s, k, task: load(s, k, task.core))
+    r = simulate(script, npusim.load_device("tiny", figures), cores=0b1)
+    assert spans(r, "MTE2", "core0") == [(1, 51)]
+
+
 def test_hits_are_slower_while_others_miss() -> None:
     # Core 0 reads what is in the L2 by then, while three others bring piece after piece.
     def body(s: Script, k: Language, task: Any) -> None:

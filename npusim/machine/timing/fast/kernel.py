@@ -329,7 +329,8 @@ def start_transfers(shape: Shape, code: Code, state: State, cache: Cache, now: i
             read(state, row, flow.tensor, place, cache.info[0].sector_shift)
             occupied = cost.hit + cost.hit * flow.request // flow.bytes
             occupied += (flow.size - cost.hit) * cache.info[0].waiting >> WEIGHT_BITS
-            part(code, state, flow.first, occupied, row)
+            kind = flow.first if cost.hit == flow.size else flow.missing
+            part(code, state, kind, occupied, row)
             part(code, state, flow.second, cost.fetched, row)
         run.evicted += cost.evicted
         part(code, state, flow.evict, cost.evicted, row)

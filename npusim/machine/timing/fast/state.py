@@ -65,12 +65,13 @@ ISSUING = record("pipe", "cost", "step")
 PLAIN, FLOW, MEET, SET_FLAG, WAIT_FLAG = range(5)
 
 #: A flow. ``local``: whether it stays inside its core; ``store``: whether it writes GM;
-#: ``first``, ``second``, ``evict``: parts, as rows of ``Code.classes``; of a read, hits and misses.
+#: ``first``, ``missing``, ``second``, ``evict``: parts, as rows of ``Code.classes``; of a read
+#: what occupies the L2 where it has all and where it has not, then what it lacks.
 #: ``request``: bytes of the L2's bandwidth for each row besides its own; ``regions``, ``apart``:
 #: how many places of this shape a store writes, and bytes from one to the next.
 FLOWING = record(
     *("local", "store", "size", "tensor", "base", "offset", "rows", "bytes", "pitch", "operand"),
-    *("first", "second", "evict", "request", "regions", "apart"),
+    *("first", "missing", "second", "evict", "request", "regions", "apart"),
 )
 
 #: A tensor: its first block in the L2, its bytes.

@@ -37,7 +37,7 @@ from npusim.machine.timing.fast.state import (
     Records,
     filled,
 )
-from npusim.machine.timing.links import Part, Uses, links_of, parts
+from npusim.machine.timing.links import Part, Uses, links_of, parts, waiting
 
 #: Columns of a step that follow from its waits.
 _FOLLOWS, _FIRST, _LAST = map((STEP.names or ()).index, ("follows", "first", "last"))
@@ -114,7 +114,7 @@ class _Costed:
         row = (
             *(flow.kind == MOVE, flow.kind in (WRITE, ATOMIC), flow.size),
             *(flow.tensor, flow.base, *place, operand),
-            *(own[0], own[min(1, len(own) - 1)], own[-1], flow.request),
+            *(own[0], *(own[min(place, len(own) - 1)] for place in (1, 2)), own[-1], flow.request),
             *(flow.regions, flow.apart),
         )
         return self._rows.setdefault(row, len(self._rows))
@@ -128,6 +128,7 @@ class Tables:
         self.program = program
         self.scalar = program.pipes.index("S")
         self.links = links_of(program.device, tuple(core.group for core in program.cores))
+        self.waiting = waiting(program.device.l2)
         self.classes: dict[tuple[int, Uses], int] = {}
         if "layout" not in program.kept:
             program.kept["layout"] = _layout(program, self.scalar)
@@ -178,7 +179,7 @@ class Tables:
         table = np.zeros((max(1, len(self.parts)), cores), np.int64)
         for part, row in self.parts.items():
             for core in range(1 if self.links.alike else cores):
-                key = part.cap, self.links.uses(part, core)
+                key = part.cap_with(self.waiting), self.links.uses(part, core)
                 table[row, core:] = self.classes.setdefault(key, len(self.classes))
         return table
 
