@@ -168,4 +168,4 @@ def test_the_sweep_in_the_guide_has_its_least_energy_times_time_inside() -> None
         result = npusim.ops.matmul(block, block, device=device)
         costs[size, clock] = (result.energy_uj or 0.0) * result.time_us / 1e6
     assert min(costs, key=lambda point: costs[point]) == best
-    assert costs[best] == pytest.approx(58.8, abs=0.05)
+    assert costs[best] == pytest.approx(58.4, abs=0.05)
