@@ -26,7 +26,7 @@ from tools.tilings.larger_machines import Product, kernel_of
 pytestmark = pytest.mark.compiled
 
 #: Of 400 drawn ones those that are slower by more than ``LIMIT``, and the worst ratio.
-MOST_SLOWER, WORST = 13, 1.06
+MOST_SLOWER, WORST = 14, 1.06
 
 #: Those of the table that were slower by 0.8 to 3.3 % when a choice knew its own leaders alone.
 WERE_SLOWER = (
