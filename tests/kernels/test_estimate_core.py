@@ -32,6 +32,14 @@ def core() -> ModuleType:
     return plain_core.__wrapped__()
 
 
+@pytest.fixture
+def item(core: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Counted:
+    """The function that follows an item, whose calls are counted."""
+    counted = Counted(core._item)
+    monkeypatch.setattr(core, "_item", counted)
+    return counted
+
+
 def drawn(seed: int, count: int, items: int) -> Work:
     """Work of ``count`` candidates on two cores, with up to so many ``items`` each."""
     draw = np.random.default_rng(seed)
@@ -97,9 +105,9 @@ def test_what_is_skipped_takes_as_long_as_if_it_were_followed(
     assert (skipped == followed).mean() > 0.98
 
 
-def test_most_items_are_skipped(core: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    item = Counted(core._item)
-    monkeypatch.setattr(core, "_item", item)
+def test_most_items_are_skipped(
+    core: ModuleType, item: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
     work = drawn(5, 40, 1200)
     few_steps = work._replace(steps=np.ones(40), firsts=np.ones(40), seconds=np.ones(40))
     times(few_steps, 40, core=core)
@@ -110,10 +118,8 @@ def test_most_items_are_skipped(core: ModuleType, monkeypatch: pytest.MonkeyPatc
 
 
 def test_one_that_is_too_slow_is_not_followed_to_its_end(
-    core: ModuleType, monkeypatch: pytest.MonkeyPatch
+    core: ModuleType, item: Counted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    item = Counted(core._item)
-    monkeypatch.setattr(core, "_item", item)
     monkeypatch.setattr(core, "_LONGEST_PERIOD", 0)
     slow = drawn(6, 1, 1)._replace(
         items=np.full(1, 200.0), m=np.full(1, 100.0), run=np.full(1, 100.0), first_every=np.ones(1)
@@ -125,11 +131,9 @@ def test_one_that_is_too_slow_is_not_followed_to_its_end(
 
 
 def test_where_a_memory_takes_as_long_a_core_is_followed_for_what_decides(
-    core: ModuleType, monkeypatch: pytest.MonkeyPatch
+    core: ModuleType, item: Counted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All take 10^6 cycles for a memory; of a core's own time a ten-thousandth counts."""
-    item = Counted(core._item)
-    monkeypatch.setattr(core, "_item", item)
     monkeypatch.setattr(core, "_LONGEST_PERIOD", 0)
     slow = drawn(6, 1, 1)._replace(
         items=np.full(1, 200.0),
